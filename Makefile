@@ -1,0 +1,45 @@
+# Everything runs in .venv, which is made from constraints.txt the first time it is needed.
+PYTHON ?= python3
+BIN := .venv/bin
+RUN ?= runs/mountaincar
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help install train test test-slow check format docs dist clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+install: .venv/installed  ## make .venv with the pinned versions
+
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
+	@touch $@
+
+train: install  ## train on MountainCarContinuous-v0, evaluate, draw the curve and the policy
+	$(BIN)/imel train MountainCarContinuous-v0 --preset exploration --total-timesteps 60000 --run-dir $(RUN) --overwrite
+
+test: install  ## run the tests (a few minutes on two cores)
+	$(BIN)/python -m pytest -n 2
+
+test-slow: install  ## run the checks that take long: learning on MuJoCo tasks, cost against TRPO
+	$(BIN)/python -m pytest -m slow -s
+
+check: install  ## lint, format, types, import directions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install  ## let ruff format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: install  ## build the documentation into docs/_build
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build
+
+dist: install  ## build wheel and sdist into dist/
+	$(BIN)/python -m build
+
+clean:  ## remove what the other targets made
+	rm -rf .venv build dist docs/_build .mypy_cache .ruff_cache .pytest_cache

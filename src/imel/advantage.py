@@ -1,0 +1,111 @@
+"""Advantage estimates from a rollout's rewards and values: pure functions (Alg. 3).
+
+All arguments are [T, E], time-major. `terminated` marks true ends (no value beyond);
+`ended` marks every place where a trajectory stops in this batch: terminations, time limits
+and the batch's edge. At an end that is no termination the critic's value of the successor
+stands in for the rest of the return (paper note 12).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Estimator = Literal["gae", "monte-carlo", "paper"]
+ESTIMATORS: tuple[str, ...] = get_args(Estimator)
+
+
+@dataclass(frozen=True)
+class AdvantageSettings:
+    """How good an action was (Alg. 3)."""
+
+    gamma: float = 0.99
+    """Discount factor."""
+    gae_lambda: float = 0.9
+    """Trace decay of GAE: 0 trusts the critic, 1 trusts the sampled return."""
+    advantage: Estimator = "gae"
+    """`gae`: standard GAE on rewards. `monte-carlo`: return minus value. `paper`: Algorithm 3 to
+    the letter, which hands GAE the return in the reward's place (paper note 4)."""
+    advantage_clip: float = 3.0
+    """Advantages are centred, scaled to unit deviation and clipped at this many deviations."""
+
+
+def discounted_returns(
+    rewards: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor, gamma: float
+) -> Tensor:
+    """q_t = r_t + gamma q_{t+1}, bootstrapped with the next value where a trajectory is cut."""
+    beyond = next_values * ~terminated  # [T, E]
+    returns = torch.empty_like(rewards)
+    future = beyond[-1]
+    for t in reversed(range(rewards.shape[0])):
+        future = rewards[t] + gamma * torch.where(ended[t], beyond[t], future)
+        returns[t] = future
+    return returns
+
+
+def generalised_advantages(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    ended: Tensor,
+    gamma: float,
+    gae_lambda: float,
+) -> Tensor:
+    """GAE(gamma, lambda): A_t = delta_t + gamma lambda A_{t+1} within a trajectory.
+
+    delta_t = r_t + gamma V(s_{t+1}) - V(s_t), with V(s_{t+1}) = 0 after a termination.
+    """
+    deltas = rewards + gamma * next_values * ~terminated - values
+    decay = gamma * gae_lambda * ~ended  # [T, E]
+    advantages = torch.empty_like(rewards)
+    trace = torch.zeros_like(rewards[0])
+    for t in reversed(range(rewards.shape[0])):
+        trace = deltas[t] + decay[t] * trace
+        advantages[t] = trace
+    return advantages
+
+
+def estimate_advantages(
+    rewards: Tensor,
+    values: Tensor,
+    next_values: Tensor,
+    terminated: Tensor,
+    ended: Tensor,
+    settings: AdvantageSettings,
+) -> tuple[Tensor, Tensor]:
+    """Alg. 3: the advantages A_{0:T} and the returns the critic is to learn, both [T, E]."""
+    gamma, gae_lambda = settings.gamma, settings.gae_lambda
+    if settings.advantage == "gae":  # Paper note 4: rewards, not returns, go into GAE
+        advantages = generalised_advantages(
+            rewards, values, next_values, terminated, ended, gamma, gae_lambda
+        )
+        return advantages, advantages + values
+    returns = discounted_returns(rewards, next_values, terminated, ended, gamma)
+    if settings.advantage == "monte-carlo":
+        return returns - values, returns  # Alg. 3, the branch without gae
+    # Alg. 3 to the letter: q_t = sum_{l>=1} gamma^l r_{t+l}, and q_t in the reward's place
+    returns = gamma * returns
+    advantages = generalised_advantages(
+        returns, values, next_values, terminated, ended, gamma, gae_lambda
+    )
+    return advantages, returns
+
+
+def standardise(advantages: Tensor, clip: float) -> Tensor:
+    """Centre, scale to unit deviation and clip. Zero where all advantages agree.
+
+    Scale does not move the improved means (paper note 1); centring and clipping do.
+    """
+    centred = advantages.double() - advantages.double().mean()
+    largest = centred.abs().max()
+    if not torch.isfinite(largest) or largest == 0:
+        return torch.zeros_like(advantages)
+    centred = centred / largest  # before squaring: rewards of 1e30 must not overflow
+    deviation = centred.square().mean().sqrt()
+    if deviation * largest < 1e-8:
+        return torch.zeros_like(advantages)
+    return (centred / deviation).clamp(-clip, clip).to(advantages.dtype)

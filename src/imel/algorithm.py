@@ -1,0 +1,524 @@
+"""IMeL: the loop of the paper (Alg. 1-2) as a Stable-Baselines3 algorithm.
+
+env -> rollout -> advantages -> improvement -> memory -> interpolator -> policy -> env
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, ClassVar, Self
+
+import gymnasium
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
+from stable_baselines3.common.utils import safe_mean
+from torch import Tensor, nn
+
+from imel import checkpoint
+from imel.advantage import estimate_advantages, standardise
+from imel.critic import Critic, explained_variance, fit_critic
+from imel.errors import CheckpointError, ImelError, SettingsError, nearest_name
+from imel.experience import Rollout, flatten_time
+from imel.explain import Explanation, explain
+from imel.improvement import improved_means, improved_stds, mean_kl, next_std, step_size
+from imel.interpolators.base import Weighted, effective_neighbours
+from imel.normaliser import ReturnScale
+from imel.policy import POLICIES, ImelPolicy, check_spaces
+from imel.rollout import EpisodeClock, collect
+from imel.schedules import parse_schedule
+from imel.settings import Settings
+from imel.settings import preset as named_preset
+from imel.training import fit_leave_one_out, leave_one_out_error
+
+_DIAGNOSTIC_ROWS = 256
+"""Memories or states on which the costlier diagnostics are estimated."""
+
+
+class IMeL(BaseAlgorithm):
+    """Improved Memories Learning (arXiv 2008.10433).
+
+    :param policy: `"MkiPolicy"`, `"NpPolicy"`, `"AnpPolicy"`, `"RegressorPolicy"`,
+        `"NearestPolicy"`, or a subclass of `ImelPolicy`
+    :param env: an environment id (then `n_envs` copies are made), an environment, or a vector one
+    :param preset: a named set of settings (`imel.settings.PRESETS`); settings given beside it win
+    :param settings: see `imel.settings.Settings`; what is not given is the policy's recommendation
+    :param policy_kwargs: options of the policy's interpolator
+    :param device: small networks and memories are fastest on the CPU, hence the default
+    """
+
+    policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = dict(POLICIES)
+    policy: ImelPolicy
+
+    def __init__(
+        self,
+        policy: str | type[ImelPolicy],
+        env: GymEnv | str | None,
+        *,
+        preset: str | None = None,
+        policy_kwargs: dict[str, Any] | None = None,
+        stats_window_size: int = 100,
+        tensorboard_log: str | None = None,
+        verbose: int = 0,
+        device: torch.device | str = "cpu",
+        seed: int | None = None,
+        _init_setup_model: bool = True,
+        **settings: Any,
+    ) -> None:
+        policy_class = self._get_policy_from_name(policy) if isinstance(policy, str) else policy
+        changes = {**policy_class.recommended, **named_preset(preset), **settings}
+        self.settings = Settings().updated(changes)
+        options = dict(policy_kwargs or {})
+        policy_class.make_options(options)  # refuse before an environment is made
+        super().__init__(
+            policy_class,
+            _make_env(env, self.settings.n_envs),
+            learning_rate=parse_schedule("learning_rate", self.settings.learning_rate),
+            policy_kwargs=options,
+            stats_window_size=stats_window_size,
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            support_multi_env=True,
+            seed=seed,
+        )
+        self.kl_budget_schedule = parse_schedule("kl_budget", self.settings.kl_budget)
+        self.std_schedule = parse_schedule("std", self.settings.std)
+        self.iteration = 0
+        if _init_setup_model:
+            if self.env is None:
+                raise ImelError("an environment is needed to make a new model")
+            self._setup_model()
+
+    def _get_policy_from_name(self, policy_name: str) -> type[ImelPolicy]:
+        if policy_name in POLICIES:
+            return POLICIES[policy_name]
+        if policy_name == "MlpPolicy":
+            raise SettingsError(
+                "IMeL has no 'MlpPolicy': its policies are interpolators of memories. Use "
+                "'MkiPolicy' (or NpPolicy, AnpPolicy, NearestPolicy; RegressorPolicy is the "
+                "plain network, for ablation)"
+            )
+        raise SettingsError(
+            f"unknown policy '{policy_name}'; {nearest_name(policy_name, POLICIES)}"
+        )
+
+    def _setup_model(self) -> None:
+        settings = self.settings
+        check_spaces(self.observation_space, self.action_space)
+        if self.n_steps * self.n_envs > settings.memory_size:
+            raise SettingsError(
+                f"memory_size={settings.memory_size} is smaller than one batch "
+                f"({self.n_envs} environments x {self.n_steps} steps)"
+            )
+        self._setup_lr_schedule()
+        self.set_random_seed(self.seed)
+        seed = (
+            self.seed
+            if self.seed is not None
+            else int(np.random.SeedSequence().generate_state(1)[0])
+        )
+        self.generator = torch.Generator().manual_seed(seed)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # torch's layers draw their initial weights from the global one
+            self.policy = self.policy_class(  # type: ignore[assignment]
+                self.observation_space,
+                self.action_space,
+                self.lr_schedule,
+                memory_size=settings.memory_size,
+                own_std=settings.std_mode == "model",
+                min_std=settings.min_std,
+                **self.policy_kwargs,
+            ).to(self.device)
+            assert self.observation_space.shape is not None
+            self.critic = Critic(self.observation_space.shape[0], settings.critic_hidden)
+        self.critic.to(self.device)
+        self.policy.generator.manual_seed(seed)
+        self.return_scale = ReturnScale(settings.gamma)
+        self.policy.std.fill_(self.std_schedule(1.0))
+        # An interpolator that learns nothing still has an optimizer, over a parameter of no use
+        parameters = list(self.policy.interpolator.parameters()) or [nn.Parameter(torch.zeros(1))]
+        self.optimizer = torch.optim.Adam(parameters, lr=self.lr_schedule(1.0))
+        self.critic_optimizer = torch.optim.Adam(
+            self.critic.parameters(), lr=settings.critic_learning_rate
+        )
+        self._clock = EpisodeClock(self.n_envs)
+        self._set_prior_context()
+
+    def _set_prior_context(self) -> None:
+        """C^0 (Alg. 1 l. 1): states from a standard normal, means from N(0, prior_std)."""
+        # Paper note 5: U(S) does not exist for unbounded states; the normaliser starts as identity
+        memory, settings = self.policy.memory, self.settings
+        count = min(settings.prior_size, memory.capacity)
+        states = torch.randn(count, memory.states.shape[1], generator=self.generator)
+        means = torch.randn(count, memory.means.shape[1], generator=self.generator)
+        memory.set_prior(states, settings.prior_std * means)
+        self.policy.changed()
+
+    @property
+    def n_steps(self) -> int:
+        """Steps each environment takes per iteration."""
+        return max(1, self.settings.batch_size // self.n_envs)
+
+    # --- the loop ---
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 1,
+        tb_log_name: str = "IMeL",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Learn for `total_timesteps` more environment steps (Alg. 1-2)."""
+        total_timesteps, callback = self._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+        )
+        callback.on_training_start(locals(), globals())
+        while self.num_timesteps < total_timesteps:
+            self._update_schedules(total_timesteps)
+            rollout = self._collect(callback)  # Alg. 1 l. 4-7
+            if rollout is None:
+                break
+            advantages = self._advantages(rollout)  # l. 8
+            self._improve(rollout, advantages)  # l. 9-12
+            # l. 3 stands at the end of an iteration, not at its start: the model is then whole
+            # between iterations, and the first fit is to experience rather than to the prior
+            self._fit(rollout)
+            self.iteration += 1
+            if log_interval and self.iteration % log_interval == 0:
+                self.dump_logs()
+        callback.on_training_end()
+        return self
+
+    def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        before = self._last_obs
+        result = super()._setup_learn(*args, **kwargs)
+        if self._last_obs is not before:  # the environments were reset
+            self._clock.restart(self.n_envs)
+            self.return_scale.restart()
+        return result
+
+    def _update_schedules(self, total_timesteps: int) -> None:
+        self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+        progress = self._current_progress_remaining
+        self._update_learning_rate(self.optimizer)
+        self.kl_budget = self.kl_budget_schedule(progress)
+        self.logger.record("improve/kl_budget", self.kl_budget)
+        if self.settings.std_mode == "schedule":
+            self.policy.std.fill_(max(self.std_schedule(progress), self.settings.min_std))
+
+    def _collect(self, callback: BaseCallback) -> Rollout | None:
+        assert self.env is not None
+        assert isinstance(self._last_obs, np.ndarray)
+        callback.on_rollout_start()
+
+        def on_step(step: dict[str, Any]) -> bool:
+            self.num_timesteps += self.n_envs
+            self._update_info_buffer(step["infos"], step["dones"])
+            callback.update_locals(step)
+            return bool(callback.on_step())
+
+        rollout, self._last_obs = collect(
+            self.env,
+            self._last_obs,
+            self.policy,
+            self.n_steps,
+            self._clock,
+            self.generator,
+            on_step,
+        )
+        callback.on_rollout_end()
+        if rollout is not None:
+            outside = (rollout.actions.abs() > 1.0).any(dim=-1)
+            self.logger.record("rollout/clipped_actions", float(outside.float().mean()))
+            self.logger.record("rollout/std", float(rollout.stds.mean()))
+        return rollout
+
+    def _advantages(self, rollout: Rollout) -> Tensor:
+        """A_{0:T} (Alg. 3), and the fit of V^w to the returns."""  # [E * T]
+        settings, normaliser = self.settings, self.policy.normaliser
+        normaliser.update(rollout.states.flatten(0, 1).to(self.device))
+        self.return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
+        states = normaliser(rollout.states.to(self.device))
+        with torch.no_grad():
+            values = self.critic(states).cpu()
+            next_values = self.critic(normaliser(rollout.next_states.to(self.device))).cpu()
+        advantages, returns = estimate_advantages(
+            self.return_scale.scale(rollout.rewards),
+            values,
+            next_values,
+            rollout.terminated,
+            rollout.ended,
+            settings,
+        )
+        self.logger.record("train/explained_variance", explained_variance(values, returns))
+        loss = fit_critic(
+            self.critic,
+            self.critic_optimizer,
+            states.flatten(0, 1),
+            returns.flatten().to(self.device),
+            settings,
+            self.generator,
+        )
+        self.logger.record("train/value_loss", loss)
+        return standardise(flatten_time(advantages), settings.advantage_clip)
+
+    def _improve(self, rollout: Rollout, advantages: Tensor) -> None:
+        """Annotate the batch with improved means, move sigma, remember (Alg. 1 l. 9-12)."""
+        settings = self.settings
+        actions, means = flatten_time(rollout.actions), flatten_time(rollout.means)
+        stds = flatten_time(rollout.stds)
+        step = (advantages, actions, means, stds)
+        eta = step_size(*step, self.kl_budget)
+        improved = improved_means(*step, eta)
+        if settings.clip_means:
+            improved = improved.clamp(-1.0, 1.0)
+        if settings.std_mode in ("advantage", "paper"):
+            stars = improved_stds(*step, eta, settings.std_mode)
+            self.policy.std.copy_(next_std(stars, stds.mean(dim=0), settings.min_std))
+        rows = {
+            "states": flatten_time(rollout.states),
+            "next_states": flatten_time(rollout.next_states),
+            "actions": actions,
+            "means": means,
+            "improved_means": improved,
+            "stds": stds,
+            "rewards": flatten_time(rollout.rewards),
+            "advantages": advantages,
+            "episodes": flatten_time(rollout.episodes),
+            "steps": flatten_time(rollout.steps),
+        }
+        rows = {name: column.to(self.device) for name, column in rows.items()}
+        self.policy.memory.add(rows, self.iteration, settings, self.generator)
+        self.logger.record("improve/step_size", eta)
+        self.logger.record("improve/target_kl", mean_kl(improved, means, stds))
+
+    def _fit(self, rollout: Rollout) -> None:
+        """train(model, C) and condition the policy on what is now remembered (Alg. 1 l. 3)."""
+        policy = self.policy
+        context = policy.context()
+        policy.interpolator.train()
+        loss = fit_leave_one_out(
+            policy.interpolator, self.optimizer, context, self.settings, self.generator
+        )
+        policy.interpolator.eval()
+        policy.changed()
+        self._n_updates += self.settings.gradient_steps if loss is not None else 0
+        if loss is not None:
+            self.logger.record("train/loss", loss)
+        self._log_diagnostics(rollout)
+
+    def _log_diagnostics(self, rollout: Rollout) -> None:
+        policy, record = self.policy, self.logger.record
+        memory, context = policy.memory, policy.context()
+        rows = torch.randperm(len(memory), generator=self.generator)[:_DIAGNOSTIC_ROWS]
+        rows = rows.to(self.device)
+        error = leave_one_out_error(policy.interpolator, context, rows)
+        if error is not None:
+            old = memory.column("means")[rows] - context.values[rows]
+            record("train/loo_error", error)
+            record("train/old_mean_error", float(old.square().mean()))
+        states, means, stds = (
+            column.flatten(0, 1)[:: max(1, len(rollout) // _DIAGNOSTIC_ROWS)].to(self.device)
+            for column in (rollout.states, rollout.means, rollout.stds)
+        )
+        new_means, _ = policy.act(states)
+        record("improve/policy_kl", mean_kl(new_means, means, stds))
+        conditioned = policy.acting.interpolate
+        if isinstance(conditioned, Weighted):
+            weights = conditioned.weights(policy.normaliser(states))
+            record("memory/effective_neighbours", float(effective_neighbours(weights).mean()))
+        age = self.iteration - memory.column("iterations").double()
+        record("memory/age", float(age.mean()))
+        record("memory/size", len(memory))
+        record("memory/episodes", torch.unique(memory.column("episodes")).numel())
+
+    def dump_logs(self) -> None:
+        """Write what was recorded, with progress and speed."""
+        assert self.ep_info_buffer is not None
+        assert self.ep_success_buffer is not None
+        record = self.logger.record
+        seconds = max((time.time_ns() - self.start_time) / 1e9, 1e-9)
+        steps = self.num_timesteps - self._num_timesteps_at_start
+        record("time/iterations", self.iteration)
+        record("time/fps", int(steps / seconds))
+        record("time/time_elapsed", int(seconds))
+        record("time/total_timesteps", self.num_timesteps)
+        record("train/n_updates", self._n_updates)
+        if self.ep_info_buffer:
+            record("rollout/ep_rew_mean", safe_mean([ep["r"] for ep in self.ep_info_buffer]))
+            record("rollout/ep_len_mean", safe_mean([ep["l"] for ep in self.ep_info_buffer]))
+        if self.ep_success_buffer:
+            record("rollout/success_rate", safe_mean(self.ep_success_buffer))
+        self.logger.dump(step=self.num_timesteps)
+
+    def explain(self, observation: NDArray[Any]) -> Explanation:
+        """Why this action: the memories behind the policy's mean at one observation."""
+        return explain(self.policy, observation)
+
+    # --- parameters and files ---
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "critic", "return_scale", "optimizer", "critic_optimizer"], []
+
+    def set_parameters(
+        self,
+        load_path_or_dict: str | Mapping[str, Any],
+        exact_match: bool = True,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Load parameters from `get_parameters()` or from a checkpoint of ours."""
+        if isinstance(load_path_or_dict, Mapping):
+            super().set_parameters(dict(load_path_or_dict), exact_match, device)
+        else:
+            tensors, _ = checkpoint.read(load_path_or_dict)
+            self._load_tensors(tensors, load_path_or_dict)
+        self.policy.changed()
+
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        exclude: Any = None,
+        include: Any = None,
+    ) -> None:
+        """Write the whole model to one checkpoint file, without pickle."""
+        if exclude or include:
+            raise ImelError("a checkpoint always holds the whole model: no include, no exclude")
+        checkpoint.write(path, self._tensors(), self._document())
+
+    def _tensors(self) -> dict[str, Tensor]:
+        tensors = checkpoint.spaces_to_tensors(self.observation_space, self.action_space)
+        for name in ("policy", "critic", "return_scale"):
+            tensors |= checkpoint.prefixed(name, getattr(self, name).state_dict())
+        for name in ("optimizer", "critic_optimizer"):
+            state = checkpoint.optimizer_to_tensors(getattr(self, name))
+            tensors |= checkpoint.prefixed(name, state)
+        tensors["generators/algorithm"] = self.generator.get_state()
+        tensors["generators/policy"] = self.policy.generator.get_state()
+        return tensors
+
+    def _load_tensors(self, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
+        for name in ("policy", "critic", "return_scale"):
+            checkpoint.load_module(getattr(self, name), tensors, name, path)
+        for name in ("optimizer", "critic_optimizer"):
+            checkpoint.load_optimizer(getattr(self, name), checkpoint.under(name, tensors))
+        self.generator.set_state(tensors["generators/algorithm"])
+        self.policy.generator.set_state(tensors["generators/policy"])
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "kind": "model",
+            "policy": self.policy_class.__name__,
+            "policy_arguments": self.policy._get_constructor_parameters(),
+            "policy_kwargs": self.policy_kwargs,
+            "settings": self.settings.as_json(),
+            "seed": self.seed,
+            "n_envs": self.n_envs,
+            "stats_window_size": self._stats_window_size,
+            "progress": {
+                "num_timesteps": self.num_timesteps,
+                "total_timesteps": self._total_timesteps,
+                "progress_remaining": self._current_progress_remaining,
+                "iteration": self.iteration,
+                "n_updates": self._n_updates,
+                "next_episode": self._clock.next_episode,
+                "episodes": [
+                    {key: float(value) for key, value in ep.items()}
+                    for ep in self.ep_info_buffer or ()
+                ],
+                "successes": [float(success) for success in self.ep_success_buffer or ()],
+            },
+        }
+
+    @classmethod
+    def load(  # type: ignore[override]
+        cls,
+        path: str | os.PathLike[str],
+        env: GymEnv | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        force_reset: bool = True,
+        tensorboard_log: str | None = None,
+        verbose: int = 0,
+        **settings: Any,
+    ) -> Self:
+        """Read a model written by `save`; settings given here replace the saved ones."""
+        tensors, document = checkpoint.read(path)
+        if document.get("kind") != "model":
+            raise CheckpointError(f"{path} holds a {document.get('kind')}, not a whole model")
+        model = cls(
+            document["policy"],
+            env=None,
+            policy_kwargs=document["policy_kwargs"],
+            stats_window_size=document["stats_window_size"],
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            seed=document["seed"],
+            _init_setup_model=False,
+            **{**document["settings"], **settings},
+        )
+        model.observation_space, model.action_space = checkpoint.spaces_from_tensors(tensors)
+        model.n_envs = document["n_envs"]
+        model._setup_model()
+        model._load_tensors(tensors, path)
+        model._restore_progress(document["progress"])
+        if env is not None:
+            model.set_env(env, force_reset=force_reset)
+        return model
+
+    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
+        """Learn on another environment with the same spaces from now on."""
+        super().set_env(env, force_reset)
+        if self.n_steps * self.n_envs > self.settings.memory_size:
+            raise SettingsError(
+                f"memory_size={self.settings.memory_size} is smaller than one batch of "
+                f"{self.n_envs} environments"
+            )
+
+    def _restore_progress(self, progress: Mapping[str, Any]) -> None:
+        self.num_timesteps = progress["num_timesteps"]
+        self._total_timesteps = progress["total_timesteps"]
+        self._current_progress_remaining = progress["progress_remaining"]
+        self.iteration = progress["iteration"]
+        self._n_updates = progress["n_updates"]
+        self._clock.next_episode = progress["next_episode"]
+        self.ep_info_buffer = deque(progress["episodes"], maxlen=self._stats_window_size)
+        self.ep_success_buffer = deque(progress["successes"], maxlen=self._stats_window_size)
+
+
+def _make_env(env: GymEnv | str | None, n_envs: int) -> GymEnv | None:
+    """An id becomes `n_envs` copies; anything else is taken as it is."""
+    if not isinstance(env, str):
+        return env
+    try:
+        return make_vec_env(env, n_envs=n_envs)
+    except gymnasium.error.Error as error:
+        raise ImelError(f"cannot make environment '{env}': {error}") from None
+
+
+def _signature() -> inspect.Signature:
+    """The constructor's signature with every setting in the place of `**settings`."""
+    own = list(inspect.signature(IMeL.__init__).parameters.values())[1:-1]
+    flat = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
+        )
+        for field in fields(Settings)
+    ]
+    return inspect.Signature([p for p in own if p.name != "_init_setup_model"] + flat)
+
+
+IMeL.__signature__ = _signature()  # type: ignore[attr-defined]

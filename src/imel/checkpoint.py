@@ -1,0 +1,204 @@
+"""Checkpoints: one safetensors file with a manifest in its metadata. No pickle, ever.
+
+Everything saved is a tensor or plain JSON. The manifest names the format, the schema, the library
+versions, the configuration, and the sha256 of every tensor; its own sha256 stands beside it. Files
+are written under a temporary name in the same folder, flushed to disk and renamed, so that a name
+always holds a whole file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from imel.errors import CheckpointError
+
+SUFFIX = ".safetensors"
+SCHEMA = 1
+_LIBRARIES = ("imel", "torch", "numpy", "gymnasium", "stable_baselines3", "mujoco")
+
+
+def path_for(path: str | os.PathLike[str]) -> Path:
+    """The file behind a name: ours gets our suffix, and Stable-Baselines3's `.zip` becomes it."""
+    path = Path(path)
+    if path.suffix == ".zip":
+        return path.with_suffix(SUFFIX)
+    return path if path.suffix == SUFFIX else path.with_name(path.name + SUFFIX)
+
+
+def write(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document: Mapping[str, Any]
+) -> Path:
+    """Write tensors and a JSON document under `path`, atomically; the path with our suffix."""
+    target = path_for(path)
+    plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    manifest = json.dumps(
+        {
+            "format": "imel",
+            "schema": SCHEMA,
+            "versions": library_versions(),
+            "sha256": {name: _digest(tensor) for name, tensor in plain.items()},
+            **document,
+        },
+        sort_keys=True,
+    )
+    metadata = {"manifest": manifest, "manifest_sha256": _sha256(manifest.encode())}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _write_atomically(target, safetensors_bytes(plain, metadata))
+    return target
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the manifest of a checkpoint; anything else is refused, never executed."""
+    source = Path(path)
+    if not source.is_file():
+        source = path_for(path)
+    if not source.is_file():
+        raise CheckpointError(f"no such checkpoint: {source}")
+    try:
+        with safe_open(source, framework="pt") as file:
+            manifest = _manifest(source, file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(
+            f"{source} is not an imel checkpoint, or is damaged: {error}"
+        ) from None
+    expected = manifest["sha256"]
+    if set(expected) != set(tensors):
+        raise CheckpointError(f"{source} is damaged: it lacks tensors its manifest names")
+    for name, tensor in tensors.items():
+        if _digest(tensor) != expected[name]:
+            raise CheckpointError(f"{source} is damaged: checksum of '{name}' differs")
+    return tensors, manifest
+
+
+def _manifest(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
+    text = metadata.get("manifest")
+    if text is None:
+        raise CheckpointError(f"{source} is a safetensors file, but no imel checkpoint")
+    if _sha256(text.encode()) != metadata.get("manifest_sha256"):
+        raise CheckpointError(f"{source} is damaged: checksum of the manifest differs")
+    manifest: dict[str, Any] = json.loads(text)
+    if manifest.get("format") != "imel" or manifest.get("schema") != SCHEMA:
+        raise CheckpointError(
+            f"{source} has schema {manifest.get('schema')}; this version reads {SCHEMA}"
+        )
+    return manifest
+
+
+def _write_atomically(target: Path, content: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    folder = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _digest(tensor: Tensor) -> str:
+    header = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
+    raw = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0)
+    return _sha256(header + raw.numpy().tobytes())
+
+
+def library_versions() -> dict[str, str]:
+    """What a checkpoint was made with."""
+    versions = {"python": platform.python_version()}
+    for name in _LIBRARIES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "absent"
+    return versions
+
+
+# --- what is saved, as flat names ---
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under `prefix/`."""
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What `prefixed` put there."""
+    start = f"{prefix}/"
+    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+
+
+def load_module(
+    module: nn.Module, tensors: Mapping[str, Tensor], prefix: str, path: str | os.PathLike[str]
+) -> None:
+    """Load a module's state; missing, unknown or misshapen tensors are refused."""
+    try:
+        module.load_state_dict(under(prefix, tensors))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{path} does not fit this model: {reason}") from None
+
+
+def optimizer_to_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Adam's moments and step counts, by parameter number."""
+    state = optimizer.state_dict()["state"]
+    return {f"{i}/{key}": value for i, entry in state.items() for key, value in entry.items()}
+
+
+def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """What `optimizer_to_tensors` took out."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        number, key = name.split("/")
+        state.setdefault(int(number), {})[key] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def spaces_to_tensors(
+    observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+) -> dict[str, Tensor]:
+    """Two Box spaces as their bounds."""
+    tensors = {}
+    for name, space in (("observation", observation_space), ("action", action_space)):
+        assert isinstance(space, spaces.Box)
+        tensors[f"spaces/{name}/low"] = torch.as_tensor(np.array(space.low))
+        tensors[f"spaces/{name}/high"] = torch.as_tensor(np.array(space.high))
+    return tensors
+
+
+def spaces_from_tensors(tensors: Mapping[str, Tensor]) -> tuple[spaces.Box, spaces.Box]:
+    """What `spaces_to_tensors` took apart."""
+
+    def box(name: str) -> spaces.Box:
+        low = tensors[f"spaces/{name}/low"].numpy()
+        high = tensors[f"spaces/{name}/high"].numpy()
+        return spaces.Box(low, high, dtype=low.dtype.type)
+
+    return box("observation"), box("action")

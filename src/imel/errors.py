@@ -1,0 +1,33 @@
+"""Errors a user can act on: each carries one line that says what is wrong and with what."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ImelError(ValueError):
+    """Base of every error caused by input rather than by a defect of imel."""
+
+
+class SettingsError(ImelError):
+    """A setting is unknown, of the wrong type, or out of range."""
+
+
+class SpaceError(ImelError):
+    """An observation or action space imel cannot learn on."""
+
+
+class NonFiniteError(ImelError):
+    """An environment returned a NaN or infinite observation or reward."""
+
+
+class CheckpointError(ImelError):
+    """A file is not a checkpoint of ours, is damaged, or belongs to something else."""
+
+
+def nearest_name(name: str, valid: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the closest valid name, or the list of all when none is close."""
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{close[0]}'?" if close else f"valid names: {', '.join(names)}"

@@ -1,0 +1,92 @@
+"""The improvement of experiences: pure functions (Alg. 1 l. 9-11, Alg. 2 l. 9-12).
+
+Each experience gets an improved mean: a step of size eta along the one-sample policy gradient,
+with eta such that the mean KL divergence between improved and acting policy is the budget.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+StdMode = Literal["schedule", "constant", "advantage", "paper", "model"]
+STD_MODES: tuple[str, ...] = get_args(StdMode)
+
+
+@dataclass(frozen=True)
+class ImprovementSettings:
+    """How far experiences are moved, and what becomes of sigma (Alg. 1-2)."""
+
+    kl_budget: float | str = "6:1"
+    """epsilon: mean KL between improved and acting policy, over all action dimensions together.
+    A number, or `start:end` for a linear schedule over the run."""
+    std: float | str = "0.4:0.1"
+    """sigma in policy units (the action range is [-1, 1]). A number, or `start:end`. In the modes
+    that learn sigma this is where it starts."""
+    std_mode: StdMode = "schedule"
+    """`schedule`: follow `std`. `constant`: keep its start (the paper's text). `advantage`: policy
+    gradient on sigma. `paper`: Algorithm 2 to the letter, without the advantage. `model`: the
+    interpolator's own sigma (Algorithm 1; Neural Processes only). Paper note 3."""
+    min_std: float = 0.02
+    """sigma never falls below this."""
+    clip_means: bool = False
+    """Keep improved means within the action range, where actions still depend on them."""
+
+
+def step_size(
+    advantages: Tensor, actions: Tensor, means: Tensor, stds: Tensor, kl_budget: float
+) -> float:
+    """eta = sqrt(2 T eps / sum_t A_t^2 |a_t - mu_t|^2 / sigma_t^6)          (Alg. 1 l. 9).
+
+    The sum runs over action dimensions too, each with its own sigma (paper note 1). Zero where
+    it is undefined: no advantage differs from zero, or no action from its mean (paper note 8).
+    """
+    scale = float(advantages.abs().max())
+    if scale == 0.0 or not torch.isfinite(advantages).all():
+        return 0.0
+    weight = (advantages.double() / scale)[:, None]  # [T, 1] scaled: eta is homogeneous in 1/A
+    gradients = weight * (actions - means).double() / stds.double().pow(3)  # [T, d_a]
+    total = float(gradients.square().sum())
+    if total == 0.0:
+        return 0.0
+    eta = (2.0 * advantages.shape[0] * kl_budget / total) ** 0.5 / scale
+    return float(eta)
+
+
+def improved_means(
+    advantages: Tensor, actions: Tensor, means: Tensor, stds: Tensor, eta: float
+) -> Tensor:
+    """mu*_t = mu_t + eta A_t (a_t - mu_t) / sigma_t^2                        (Alg. 1 l. 11)."""
+    step = (eta * advantages.double())[:, None] * (actions - means) / stds.double().square()
+    return (means + step).to(means.dtype)  # [T, d_a]
+
+
+def improved_stds(
+    advantages: Tensor, actions: Tensor, means: Tensor, stds: Tensor, eta: float, mode: StdMode
+) -> Tensor:
+    """sigma*_t = sigma_t + eta [A_t] ((a_t - mu_t)^2 - sigma_t^2) / sigma_t^3  (Alg. 2 l. 12).
+
+    With A_t it is the policy gradient with respect to sigma; Algorithm 2 omits it, and then its
+    expectation is zero whatever the returns (paper note 3).
+    """
+    gradient = ((actions - means).square() - stds.square()) / stds.pow(3)  # [T, d_a]
+    if mode == "advantage":
+        gradient = advantages[:, None] * gradient
+    elif mode != "paper":
+        raise ValueError(f"std_mode '{mode}' does not improve sigma")
+    return stds + eta * gradient
+
+
+def next_std(improved: Tensor, previous: Tensor, min_std: float) -> Tensor:
+    """sigma^{k+1} = mean_t sigma*_t (Alg. 2 l. 13), kept in (min_std, 2 sigma^k) and finite."""
+    mean = torch.nan_to_num(improved.mean(dim=0), nan=0.0)  # [d_a]
+    # Paper note 3: one noisy batch must not make sigma vanish, nor explode
+    return torch.minimum(mean, 2.0 * previous).clamp_min(min_std)
+
+
+def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:
+    """1/T sum_t |mu'_t - mu_t|^2 / (2 sigma_t^2): the mean KL of two policies with equal sigma."""
+    return float(((new_means - means) / stds).double().square().sum(dim=-1).mean() / 2.0)

@@ -1,0 +1,1 @@
+"""Interpolators: models that compute values at states from a context of memories."""

@@ -1,0 +1,210 @@
+"""The reservoir of improved experiences: the paper's replay memory RM (Alg. 1 l. 1 and l. 12).
+
+A memory is preallocated columns of a fixed capacity. Its valid rows are always the first `size`
+ones, so that what interpolators see is a view, never a copy. What is forgotten goes as whole
+rollouts or whole episodes (paper note 9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+Forgetting = Literal["fifo", "reservoir"]
+ForgettingUnit = Literal["rollout", "episode"]
+FORGETTING: tuple[str, ...] = get_args(Forgetting)
+FORGETTING_UNITS: tuple[str, ...] = get_args(ForgettingUnit)
+
+PRIOR = -1
+"""The iteration of rows that belong to the prior context."""
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    """What is remembered, and what is forgotten."""
+
+    memory_size: int = 2048
+    """Capacity in transitions."""
+    forgetting: Forgetting = "fifo"
+    """`fifo`: the oldest goes first. `reservoir`: beside the newest batch, what is kept is a
+    uniform sample of the whole history (paper note 9)."""
+    forgetting_unit: ForgettingUnit = "rollout"
+    """Forget whole rollouts, or whole episodes."""
+    prior_size: int = 64
+    """Points of the prior context C^0, which makes the first policy and is then forgotten."""
+    prior_std: float = 0.1
+    """Deviation of the prior context's means around zero, in policy units (paper note 5)."""
+
+
+class Memory(nn.Module):
+    """Fixed-capacity columns of experiences with their improved means.
+
+    It is a module so that it moves between devices, is copied and is saved with the policy it
+    belongs to. `means` (the anchor) and `improved_means` are kept apart: their difference is the
+    improvement each memory asks for.
+    """
+
+    states: Tensor  # [capacity, d_s] raw
+    next_states: Tensor  # [capacity, d_s] raw
+    actions: Tensor  # [capacity, d_a] as sampled
+    means: Tensor  # [capacity, d_a] mu
+    improved_means: Tensor  # [capacity, d_a] mu*
+    stds: Tensor  # [capacity, d_a]
+    rewards: Tensor  # [capacity]
+    advantages: Tensor  # [capacity] as used by the improvement
+    episodes: Tensor  # [capacity] int64
+    steps: Tensor  # [capacity] int64, position within the episode
+    iterations: Tensor  # [capacity] int64, the iteration that made the row
+    keys: Tensor  # [capacity] float64, what has the lowest key is forgotten first
+    _size: Tensor  # [] int64
+
+    def __init__(self, capacity: int, state_dim: int, action_dim: int) -> None:
+        super().__init__()
+        widths = {
+            "states": (state_dim,),
+            "next_states": (state_dim,),
+            "actions": (action_dim,),
+            "means": (action_dim,),
+            "improved_means": (action_dim,),
+            "stds": (action_dim,),
+            "rewards": (),
+            "advantages": (),
+        }
+        for name, width in widths.items():
+            self.register_buffer(name, torch.zeros(capacity, *width))
+        for name in ("episodes", "steps", "iterations"):
+            self.register_buffer(name, torch.zeros(capacity, dtype=torch.int64))
+        self.register_buffer("keys", torch.zeros(capacity, dtype=torch.float64))
+        self.register_buffer("_size", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def capacity(self) -> int:
+        """The most rows it can hold."""
+        return self.states.shape[0]
+
+    def __len__(self) -> int:
+        return int(self._size)
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of the columns, in order."""
+        return [name for name, _ in self.named_buffers() if name != "_size"]
+
+    def column(self, name: str) -> Tensor:
+        """The valid rows of a column, as a view."""
+        column = self.get_buffer(name)
+        return column[: len(self)]
+
+    @property
+    def holds_prior(self) -> bool:
+        """Whether all there is to remember is the prior context."""
+        return len(self) > 0 and int(self.iterations[0]) == PRIOR
+
+    def set_prior(self, states: Tensor, means: Tensor) -> None:
+        """C^0: a context for the first policy, forgotten when experience comes (paper note 5)."""
+        count = states.shape[0]
+        if count > self.capacity:
+            raise ValueError(f"{count} prior points do not fit into {self.capacity} rows")
+        self._size.fill_(count)
+        for column in (self.column(name) for name in self.column_names):
+            column.zero_()
+        self.column("states").copy_(states)
+        self.column("next_states").copy_(states)
+        for name in ("actions", "means", "improved_means"):
+            self.column(name).copy_(means)
+        self.column("stds").fill_(1.0)
+        # Each point is an episode of its own, with an id no real episode has
+        self.column("episodes").copy_(-1 - torch.arange(count, device=self.states.device))
+        self.column("iterations").fill_(PRIOR)
+
+    def add(
+        self,
+        rows: dict[str, Tensor],
+        iteration: int,
+        settings: MemorySettings,
+        generator: torch.Generator,
+    ) -> None:
+        """C^k = C^{k-1} u {(s, mu*)_t} (Alg. 1 l. 12), after forgetting what no longer fits.
+
+        `rows` has every column but `iterations` and `keys`. Freed rows are refilled in place, and
+        holes that remain are closed with rows from the end: only what changes is moved.
+        """
+        count = rows["states"].shape[0]
+        if count > self.capacity:
+            raise ValueError(f"{count} transitions do not fit into {self.capacity} rows")
+        device = self.states.device
+        units = rows["episodes"] if settings.forgetting_unit == "episode" else None
+        rows = rows | {
+            "iterations": torch.full((count,), iteration, device=device),
+            "keys": _forgetting_keys(count, units, iteration, settings.forgetting, generator).to(
+                device
+            ),
+        }
+        forgotten = self._rows_to_forget(count, settings.forgetting_unit)
+        kept = len(self) - forgotten.numel()
+        size = kept + count
+        # The new rows go where something was forgotten, then behind the last row
+        places = torch.cat([forgotten, torch.arange(len(self), self.capacity, device=device)])
+        places = places[places < size]
+        movers = torch.arange(
+            min(size, len(self)), len(self), device=device
+        )  # kept rows behind the new end
+        movers = movers[~torch.isin(movers, forgotten)]
+        holes, targets = places[: movers.numel()], places[movers.numel() :]
+        for name in self.column_names:
+            column = self.get_buffer(name)
+            column[holes] = column[movers]
+            column[targets] = rows[name].to(column.dtype)
+        self._size.fill_(size)
+
+    def forget(self, forgotten: Tensor) -> None:
+        """Forget the given rows (indices) at once."""
+        keep = torch.ones(len(self), dtype=torch.bool, device=self.states.device)
+        keep[forgotten] = False
+        for name in self.column_names:
+            kept = self.column(name)[keep]
+            self.get_buffer(name)[: kept.shape[0]] = kept
+        self._size.fill_(int(keep.sum()))
+
+    def _rows_to_forget(self, count: int, unit: ForgettingUnit) -> Tensor:
+        """Indices of the rows that must go, as whole units, for `count` more to fit."""
+        device = self.states.device
+        if self.holds_prior:
+            return torch.arange(len(self), device=device)
+        excess = len(self) + count - self.capacity
+        if excess <= 0:
+            return torch.empty(0, dtype=torch.int64, device=device)
+        labels = self.column("episodes" if unit == "episode" else "iterations")
+        _, member, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
+        key = torch.full((sizes.numel(),), -torch.inf, dtype=torch.float64, device=device)
+        # A unit spread over several rollouts is as old as its newest part
+        key = key.scatter_reduce(0, member, self.column("keys"), reduce="amax")
+        order = torch.argsort(key)
+        freed = sizes[order].cumsum(0)
+        units = order[: int((freed < excess).sum()) + 1]
+        return torch.nonzero(torch.isin(member, units)).flatten()
+
+
+def _forgetting_keys(
+    count: int,
+    units: Tensor | None,
+    iteration: int,
+    forgetting: Forgetting,
+    generator: torch.Generator,
+) -> Tensor:
+    """Rows with the lowest key go first: age, or a random key drawn once for each unit.
+
+    Keeping the units with the highest of independent random keys is uniform sampling without
+    replacement from all units ever seen.
+    """
+    if forgetting == "fifo":
+        return torch.full((count,), float(iteration), dtype=torch.float64)
+    if units is None:
+        member, number = torch.zeros(count, dtype=torch.int64), 1
+    else:
+        names, member = torch.unique(units.cpu(), return_inverse=True)
+        number = names.numel()
+    return torch.rand(number, generator=generator, dtype=torch.float64)[member]

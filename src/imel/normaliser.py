@@ -1,0 +1,83 @@
+"""Running moments of what is seen: the policy's observation normaliser, and the returns' scale."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class RunningMoments(nn.Module):
+    """Mean and variance of all rows seen so far, merged batch by batch in float64."""
+
+    mean: Tensor  # [d]
+    variance: Tensor  # [d]
+    count: Tensor  # []
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(dim, dtype=torch.float64))
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+
+    def update(self, rows: Tensor) -> None:
+        """Take rows [n, d] into account (parallel variance formula)."""
+        rows = rows.double()
+        number = rows.shape[0]
+        mean, variance = rows.mean(dim=0), rows.var(dim=0, unbiased=False)
+        total = self.count + number
+        shift = mean - self.mean
+        squares = self.variance * self.count + variance * number
+        squares = squares + shift.square() * self.count * number / total
+        self.mean.add_(shift * number / total)
+        self.variance.copy_(squares / total)
+        self.count.copy_(total)
+
+
+class Normaliser(RunningMoments):
+    """States in units of their running deviation. Memories keep raw states, so nothing ages."""
+
+    def __init__(self, dim: int, clip: float = 10.0) -> None:
+        super().__init__(dim)
+        self.clip = clip
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(s - mean) / deviation, within +-clip."""  # [..., d_s]
+        inverse = (self.variance + 1e-8).rsqrt().float()
+        return ((states - self.mean.float()) * inverse).clamp(-self.clip, self.clip)
+
+    def inverse(self, normalised: Tensor) -> Tensor:
+        """The raw states behind normalised ones."""
+        deviation = (self.variance + 1e-8).sqrt().float()
+        return normalised * deviation + self.mean.float()
+
+
+class ReturnScale(RunningMoments):
+    """The running deviation of discounted returns, by which rewards are divided.
+
+    The return is accumulated forward, R_t = gamma R_{t-1} + r_t, over each environment's episodes.
+    """
+
+    def __init__(self, gamma: float) -> None:
+        super().__init__(1)
+        self.gamma = gamma
+        self._running: Tensor | None = None  # [E]
+
+    def restart(self) -> None:
+        """Forget the running returns: the environments were reset."""
+        self._running = None
+
+    def update_from(self, rewards: Tensor, done: Tensor) -> None:
+        """Take a rollout's rewards [T, E] into account; `done` marks where episodes ended."""
+        running = torch.zeros_like(rewards[0]) if self._running is None else self._running
+        returns = torch.empty_like(rewards)
+        for t in range(rewards.shape[0]):
+            running = self.gamma * running + rewards[t]
+            returns[t] = running
+            running = running * ~done[t]
+        self._running = running
+        self.update(returns.reshape(-1, 1))
+
+    def scale(self, rewards: Tensor) -> Tensor:
+        """Rewards in units of the returns' deviation; unchanged while that is zero."""
+        deviation = float(self.variance.sqrt())
+        return rewards / deviation if deviation > 1e-8 else rewards

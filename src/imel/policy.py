@@ -1,0 +1,260 @@
+"""The policy: normaliser, interpolator and memory together, as Stable-Baselines3 expects one.
+
+    raw state -> Normaliser -> Interpolator conditioned on the Memory -> N(mu, sigma) -> action
+
+A policy's behaviour is in its memory. One class a kind of interpolator; each names the settings
+of `IMeL` under which that kind learns well on all tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from torch import Tensor
+
+from imel import checkpoint
+from imel.errors import CheckpointError, SettingsError, SpaceError, nearest_name
+from imel.experience import Context
+from imel.interpolators.attentive import AttentiveNeuralProcess, AttentiveOptions
+from imel.interpolators.base import Conditioned, Interpolator
+from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
+from imel.interpolators.nearest import NearestNeighbours, NearestOptions
+from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
+from imel.interpolators.regressor import Regressor, RegressorOptions
+from imel.memory import Memory
+from imel.normaliser import Normaliser
+from imel.rollout import FloatArray
+
+
+@dataclass(frozen=True)
+class Acting:
+    """A policy as it stands: what rollouts and predictions use until memory or weights change."""
+
+    normaliser: Normaliser
+    interpolate: Conditioned
+    std: Tensor | None  # [d_a], or None where the interpolator's own sigma is used
+    min_std: float
+
+    def __call__(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """mu and sigma at raw states."""  # [T, d_s] -> [T, d_a], [T, d_a]
+        mean, own_std = self.interpolate(self.normaliser(states))
+        if self.std is not None:
+            return mean, self.std.expand_as(mean)
+        assert own_std is not None
+        return mean, own_std.clamp_min(self.min_std)
+
+
+class ImelPolicy(BasePolicy):
+    """Normaliser, interpolator and memory; the base of the five policies.
+
+    :param memory_size: capacity of the memory in transitions
+    :param own_std: act with the interpolator's own sigma (Alg. 1) instead of the policy's
+    :param min_std: sigma never falls below this
+    :param options: fields of the class's `options_class`
+    """
+
+    interpolator_class: ClassVar[Callable[[int, int, Any], Interpolator]]
+    options_class: ClassVar[type[Any]]
+    recommended: ClassVar[Mapping[str, Any]] = {}
+    """Settings of IMeL that differ from the general defaults for this kind of interpolator."""
+
+    std: Tensor  # [d_a]
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        lr_schedule: Schedule | None = None,
+        *,
+        memory_size: int = 2048,
+        own_std: bool = False,
+        min_std: float = 0.02,
+        **options: Any,
+    ) -> None:
+        check_spaces(observation_space, action_space)
+        # squash_output: predictions in [-1, 1] are rescaled to the action space by the base class
+        super().__init__(observation_space, action_space, squash_output=True)
+        del lr_schedule  # the rate belongs to the fit
+        assert observation_space.shape is not None
+        assert action_space.shape is not None
+        state_dim, action_dim = observation_space.shape[0], action_space.shape[0]
+        self.options = self.make_options(options)
+        self.own_std, self.min_std = own_std, min_std
+        self.normaliser = Normaliser(state_dim)
+        self.interpolator = type(self).interpolator_class(state_dim, action_dim, self.options)
+        self.memory = Memory(memory_size, state_dim, action_dim)
+        self.register_buffer("std", torch.full((action_dim,), 0.4))
+        self.generator = torch.Generator().manual_seed(0)
+        self._acting: Acting | None = None
+
+    @classmethod
+    def make_options(cls, options: Mapping[str, Any]) -> Any:
+        """The interpolator's options; an unknown name is refused with the nearest valid one."""
+        names = {field.name: field for field in fields(cls.options_class)}
+        for name in options:
+            if name not in names:
+                raise SettingsError(
+                    f"{cls.__name__} has no option '{name}'; {nearest_name(name, names)}"
+                )
+        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
+        return cls.options_class(**plain)
+
+    # --- acting ---
+
+    def context(self) -> Context:
+        """C: the memories with their states normalised as they are at present."""
+        memory = self.memory
+        return Context(
+            self.normaliser(memory.column("states")),
+            memory.column("improved_means"),
+            memory.column("episodes"),
+        )
+
+    @property
+    def acting(self) -> Acting:
+        """The policy conditioned on its memory; made anew after `changed`."""
+        if self._acting is None:
+            with torch.no_grad():
+                conditioned = self.interpolator.condition(self.context())
+            std = None if self.own_std else self.std
+            self._acting = Acting(self.normaliser, conditioned, std, self.min_std)
+        return self._acting
+
+    def changed(self) -> None:
+        """Memory, weights or normaliser are no longer those the policy was conditioned on."""
+        self._acting = None
+
+    def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """mu and sigma at raw states, in policy units."""
+        with torch.no_grad():
+            return self.acting(states.to(self.std.device))
+
+    def to_environment(self, actions: FloatArray) -> FloatArray:
+        """Policy units to the environment's, clipped to its bounds."""
+        return self.unscale_action(np.clip(actions, -1.0, 1.0))
+
+    def forward(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
+        """The action in policy units, clipped to the action range."""
+        return self._predict(observation, deterministic)
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
+        assert isinstance(observation, Tensor)
+        action, std = self.act(observation.float())
+        if not deterministic:
+            noise = torch.randn(action.shape, generator=self.generator)
+            action = action + std * noise.to(action.device)
+        return action.clamp(-1.0, 1.0)
+
+    # --- memory of another device, weights of another run ---
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        self.changed()
+        return super()._apply(fn, recurse)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load weights, memory, normaliser and sigma."""
+        result = super().load_state_dict(*args, **kwargs)
+        self.changed()
+        return result
+
+    @property
+    def device(self) -> torch.device:
+        """Where the policy lives."""
+        return self.std.device
+
+    # --- files ---
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {
+            "memory_size": self.memory.capacity,
+            "own_std": self.own_std,
+            "min_std": self.min_std,
+            **asdict(self.options),
+        }
+
+    def save(self, path: str) -> None:
+        """Write the policy to a checkpoint file, without pickle."""
+        tensors = checkpoint.prefixed("policy", self.state_dict())
+        tensors |= checkpoint.spaces_to_tensors(self.observation_space, self.action_space)
+        document = {
+            "kind": "policy",
+            "policy": type(self).__name__,
+            "policy_arguments": self._get_constructor_parameters(),
+        }
+        checkpoint.write(path, tensors, document)
+
+    @classmethod
+    def load(cls, path: str, device: torch.device | str = "cpu") -> Self:
+        """Read a policy from a checkpoint of a policy or of a whole model."""
+        tensors, document = checkpoint.read(path)
+        policy_class = POLICIES.get(document["policy"])
+        if policy_class is None or not issubclass(policy_class, cls):
+            raise CheckpointError(f"{path} holds a {document['policy']}, not a {cls.__name__}")
+        observation_space, action_space = checkpoint.spaces_from_tensors(tensors)
+        policy = policy_class(observation_space, action_space, **document["policy_arguments"])
+        checkpoint.load_module(policy, tensors, "policy", path)
+        return policy.to(device)
+
+
+class MkiPolicy(ImelPolicy):
+    """Mean Kernel Interpolation: every action is a weighted average of remembered ones."""
+
+    interpolator_class = MeanKernelInterpolation
+    options_class = MkiOptions
+
+
+class NpPolicy(ImelPolicy):
+    """Neural Process."""
+
+    interpolator_class = NeuralProcess
+    options_class = NeuralProcessOptions
+
+
+class AnpPolicy(ImelPolicy):
+    """Attentive Neural Process."""
+
+    interpolator_class = AttentiveNeuralProcess
+    options_class = AttentiveOptions
+
+
+class RegressorPolicy(ImelPolicy):
+    """A plain network: the ablation without interpolation."""
+
+    interpolator_class = Regressor
+    options_class = RegressorOptions
+
+
+class NearestPolicy(ImelPolicy):
+    """Nearest neighbours: nothing is learned but the memory."""
+
+    interpolator_class = NearestNeighbours
+    options_class = NearestOptions
+
+
+POLICIES: dict[str, type[ImelPolicy]] = {
+    policy.__name__: policy
+    for policy in (MkiPolicy, NpPolicy, AnpPolicy, RegressorPolicy, NearestPolicy)
+}
+
+
+def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+    """Refuse what the Gaussian policies of the paper cannot be learned on."""
+    if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) != 1:
+        raise SpaceError(
+            f"observations must be vectors (a Box of one dimension), not {observation_space}; "
+            "gymnasium.wrappers.FlattenObservation makes one of most spaces"
+        )
+    if not isinstance(action_space, spaces.Box) or len(action_space.shape) != 1:
+        raise SpaceError(f"actions must be continuous vectors (a Box), not {action_space}")
+    if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+        raise SpaceError(
+            f"action bounds must be finite, not {action_space}; "
+            "gymnasium.wrappers.RescaleAction or a Box with bounds gives them"
+        )

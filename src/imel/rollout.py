@@ -1,0 +1,144 @@
+"""Stepping a vector environment with the acting policy (Alg. 1 l. 4-7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
+
+from imel.errors import NonFiniteError
+from imel.experience import Rollout
+
+FloatArray = NDArray[np.floating[Any]]
+OnStep = Callable[[dict[str, Any]], bool]
+
+
+@dataclass(frozen=True)
+class RolloutSettings:
+    """How experience is gathered."""
+
+    batch_size: int = 1024
+    """Transitions per iteration, over all environments together."""
+    n_envs: int = 8
+    """Copies made of an environment given by its id. Leave-one-episode-out needs several episodes
+    in memory at a time. An environment object is used as it is."""
+
+
+class Actor(Protocol):
+    """What a rollout needs of a policy."""
+
+    def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """mu and sigma at raw states, in policy units."""
+
+    def to_environment(self, actions: FloatArray) -> FloatArray:
+        """Policy units to the environment's, clipped to its bounds."""
+
+
+class EpisodeClock:
+    """Which episode each environment is in, and at which of its steps."""
+
+    def __init__(self, n_envs: int) -> None:
+        self.next_episode = n_envs
+        self.episodes = np.arange(n_envs)
+        self.steps = np.zeros(n_envs, dtype=np.int64)
+
+    def restart(self, n_envs: int) -> None:
+        """All environments were reset."""
+        self.episodes = self.next_episode + np.arange(n_envs)
+        self.steps = np.zeros(n_envs, dtype=np.int64)
+        self.next_episode += n_envs
+
+    def tick(self, dones: NDArray[np.bool_]) -> None:
+        """One step was taken; finished episodes give way to new ones."""
+        self.steps += 1
+        finished = np.flatnonzero(dones)
+        self.steps[finished] = 0
+        self.episodes[finished] = self.next_episode + np.arange(finished.size)
+        self.next_episode += finished.size
+
+
+def collect(
+    env: VecEnv,
+    observations: FloatArray,
+    actor: Actor,
+    n_steps: int,
+    clock: EpisodeClock,
+    generator: torch.Generator,
+    on_step: OnStep,
+) -> tuple[Rollout | None, FloatArray]:
+    """Take `n_steps` steps in every environment: the experience, and the observations after it.
+
+    `on_step` sees the local variables after each step; if it answers False the rollout ends and
+    there is no experience to return. Actions are kept as sampled and clipped for the environment.
+    """
+    columns = _Columns(n_steps, env.num_envs, observations.shape[1], _action_dim(env))
+    noise = torch.randn(n_steps, env.num_envs, _action_dim(env), generator=generator)
+    for t in range(n_steps):
+        states = torch.as_tensor(observations, dtype=torch.float32)
+        means, stds = actor.act(states)  # l. 5
+        means, stds = means.cpu(), stds.cpu()
+        actions = means + stds * noise[t]  # l. 6: a ~ N(mu, sigma)
+        observations, rewards, dones, infos = env.step(actor.to_environment(actions.numpy()))
+        _require_finite(observations, rewards, clock)
+        columns.states[t], columns.actions[t] = states, actions
+        columns.means[t], columns.stds[t] = means, stds
+        columns.rewards[t] = torch.as_tensor(rewards)
+        columns.next_states[t] = torch.as_tensor(observations, dtype=torch.float32)
+        for i in np.flatnonzero(dones):  # the vector env has moved on to a new episode
+            last = np.asarray(infos[i]["terminal_observation"])
+            if not np.isfinite(last).all():
+                _refuse(f"observation {last}", int(i), clock)
+            columns.next_states[t, i] = torch.as_tensor(last, dtype=torch.float32)
+            cut = bool(infos[i].get("TimeLimit.truncated", False))
+            columns.truncated[t, i], columns.terminated[t, i] = cut, not cut
+        columns.episodes[t] = torch.from_numpy(clock.episodes)
+        columns.steps[t] = torch.from_numpy(clock.steps)
+        clock.tick(dones)
+        if not on_step(locals()):
+            return None, observations
+    return Rollout(**vars(columns)), observations  # l. 7
+
+
+class _Columns:
+    """The rollout's preallocated columns."""
+
+    def __init__(self, n_steps: int, n_envs: int, state_dim: int, action_dim: int) -> None:
+        shape = (n_steps, n_envs)
+        self.states = torch.empty(*shape, state_dim)
+        self.actions = torch.empty(*shape, action_dim)
+        self.means = torch.empty(*shape, action_dim)
+        self.stds = torch.empty(*shape, action_dim)
+        self.rewards = torch.empty(shape)
+        self.next_states = torch.empty(*shape, state_dim)
+        self.terminated = torch.zeros(shape, dtype=torch.bool)
+        self.truncated = torch.zeros(shape, dtype=torch.bool)
+        self.episodes = torch.empty(shape, dtype=torch.int64)
+        self.steps = torch.empty(shape, dtype=torch.int64)
+
+
+def _action_dim(env: VecEnv) -> int:
+    assert env.action_space.shape is not None
+    return int(env.action_space.shape[0])
+
+
+def _require_finite(observations: FloatArray, rewards: FloatArray, clock: EpisodeClock) -> None:
+    if np.isfinite(rewards).all() and np.isfinite(observations).all():
+        return
+    for i, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
+        if not np.isfinite(reward):
+            _refuse(f"reward {reward}", i, clock)
+        if not np.isfinite(observation).all():
+            _refuse(f"observation {observation}", i, clock)
+
+
+def _refuse(what: str, environment: int, clock: EpisodeClock) -> None:
+    raise NonFiniteError(
+        f"environment {environment} returned a non-finite {what} at step "
+        f"{clock.steps[environment]} of episode {clock.episodes[environment]}"
+    )

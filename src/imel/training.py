@@ -1,0 +1,91 @@
+"""Leave-one-episode-out training of an interpolator (Alg. 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from imel.experience import Context
+from imel.interpolators.base import Interpolator
+
+LeaveOut = Literal["sampled", "each-episode"]
+LEAVE_OUT: tuple[str, ...] = get_args(LeaveOut)
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """How the interpolator learns which states are alike (Alg. 4)."""
+
+    learning_rate: float | str = 3e-3
+    """Adam's rate. A number, or `start:end` for a linear schedule over the run."""
+    gradient_steps: int = 20
+    """Gradient steps per iteration; passes over all episodes if `leave_out=each-episode`."""
+    targets_per_step: int = 256
+    """Memories predicted in one gradient step."""
+    leave_out: LeaveOut = "sampled"
+    """`sampled`: targets of many episodes in one step, each predicted without its own episode.
+    `each-episode`: one step for each left-out episode, as Algorithm 4 is written. The objective
+    is the same (paper note 11)."""
+    max_grad_norm: float = 1.0
+    """Gradients longer than this are shortened to it."""
+
+
+def fit_leave_one_out(
+    interpolator: Interpolator,
+    optimizer: Optimizer,
+    context: Context,
+    settings: FitSettings,
+    generator: torch.Generator,
+) -> float | None:
+    """train(model, C): the mean loss over the gradient steps, or None where nothing can be fitted.
+
+    A context of one episode has nothing to leave in, and some interpolators have nothing to learn.
+    """
+    if not interpolator.learns or count_episodes(context) < 2:
+        return None
+    losses = []
+    for rows in _target_rows(context, settings, generator):
+        loss = interpolator.loss(context, context.rows(rows), generator)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(interpolator.parameters(), settings.max_grad_norm)
+        optimizer.step()  # w' = w - alpha dL/dw
+        losses.append(loss.detach())
+    return float(torch.stack(losses).mean())
+
+
+def leave_one_out_error(interpolator: Interpolator, context: Context, rows: Tensor) -> float | None:
+    """Mean squared error at some rows, each predicted without its episode; None if impossible."""
+    if count_episodes(context) < 2:
+        return None
+    targets = context.rows(rows)
+    with torch.no_grad():
+        prediction = interpolator.leave_one_out(context, targets)
+    return float((prediction.mean - targets.values).square().mean())
+
+
+def count_episodes(context: Context) -> int:
+    """How many episodes a context has rows of."""
+    return torch.unique(context.episodes).numel()
+
+
+def _target_rows(
+    context: Context, settings: FitSettings, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """The rows T^m that each gradient step is to predict."""
+    device = context.states.device
+    if settings.leave_out == "each-episode":  # Alg. 4 to the letter: epochs, then episodes
+        episodes = torch.unique(context.episodes)
+        for _ in range(settings.gradient_steps):
+            for episode in episodes:
+                yield torch.nonzero(context.episodes == episode).flatten()
+        return
+    # Paper note 11: the episodes are left out together, each masked from its own targets
+    count = min(settings.targets_per_step, len(context))
+    for _ in range(settings.gradient_steps):
+        yield torch.randperm(len(context), generator=generator)[:count].to(device)
