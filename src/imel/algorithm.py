@@ -387,7 +387,7 @@ class IMeL(BaseAlgorithm):
             self._load_tensors(tensors, load_path_or_dict)
         self.policy.changed()
 
-    def save(
+    def save(  # type: ignore[override]
         self,
         path: str | os.PathLike[str],
         exclude: Any = None,

@@ -52,8 +52,8 @@ def fit_critic(
     for _ in range(settings.critic_epochs):
         losses = []
         order = torch.randperm(states.shape[0], generator=generator).to(states.device)
-        for rows in order.split(size):
-            loss = (critic(states[rows]) - returns[rows]).square().mean()
+        for rows in torch.split(order, size):
+            loss: Tensor = (critic(states[rows]) - returns[rows]).square().mean()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

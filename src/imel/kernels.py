@@ -49,7 +49,7 @@ def kernel_interpolation(
     """
     if (query_episodes is None) != (key_episodes is None):
         raise ValueError("give the episodes of queries and keys, or of neither")
-    answer: Tensor = _KernelInterpolation.apply(
+    answer: Tensor = _KernelInterpolation.apply(  # type: ignore[no-untyped-call]
         queries, keys, values, query_episodes, key_episodes, normalised
     )
     return answer

@@ -60,7 +60,7 @@ class ImelPolicy(BasePolicy):
     :param options: fields of the class's `options_class`
     """
 
-    interpolator_class: ClassVar[Callable[[int, int, Any], Interpolator]]
+    interpolator_class: ClassVar[type[Any]]
     options_class: ClassVar[type[Any]]
     recommended: ClassVar[Mapping[str, Any]] = {}
     """Settings of IMeL that differ from the general defaults for this kind of interpolator."""
@@ -88,7 +88,9 @@ class ImelPolicy(BasePolicy):
         self.options = self.make_options(options)
         self.own_std, self.min_std = own_std, min_std
         self.normaliser = Normaliser(state_dim)
-        self.interpolator = type(self).interpolator_class(state_dim, action_dim, self.options)
+        self.interpolator: Interpolator = self.interpolator_class(
+            state_dim, action_dim, self.options
+        )
         self.memory = Memory(memory_size, state_dim, action_dim)
         self.register_buffer("std", torch.full((action_dim,), 0.4))
         self.generator = torch.Generator().manual_seed(0)
@@ -156,7 +158,8 @@ class ImelPolicy(BasePolicy):
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         self.changed()
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Load weights, memory, normaliser and sigma."""

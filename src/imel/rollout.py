@@ -84,7 +84,8 @@ def collect(
         means, stds = actor.act(states)  # l. 5
         means, stds = means.cpu(), stds.cpu()
         actions = means + stds * noise[t]  # l. 6: a ~ N(mu, sigma)
-        observations, rewards, dones, infos = env.step(actor.to_environment(actions.numpy()))
+        stepped = env.step(actor.to_environment(actions.numpy()))
+        observations, rewards, dones, infos = np.asarray(stepped[0]), *stepped[1:]
         _require_finite(observations, rewards, clock)
         columns.states[t], columns.actions[t] = states, actions
         columns.means[t], columns.stds[t] = means, stds

@@ -71,7 +71,7 @@ def leave_one_out_error(interpolator: Interpolator, context: Context, rows: Tens
 
 def count_episodes(context: Context) -> int:
     """How many episodes a context has rows of."""
-    return torch.unique(context.episodes).numel()
+    return int(torch.unique(context.episodes).numel())
 
 
 def _target_rows(

@@ -88,4 +88,5 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
 def effective_neighbours(weights: Tensor) -> Tensor:
     """exp of the entropy of the weights: how many memories an answer rests on."""  # [T]
     shares = weights / weights.sum(dim=1, keepdim=True).clamp_min(1e-30)
-    return torch.special.entr(shares).sum(dim=1).exp()
+    entropy: Tensor = torch.special.entr(shares).sum(dim=1)
+    return entropy.exp()

@@ -45,7 +45,8 @@ class MeanKernelInterpolation(Interpolator):
 
     def features(self, states: Tensor) -> Tensor:
         """u = L^T z: features in which the kernel is a plain Gaussian."""  # [T, d_z]
-        return (self.embed(states) + self.skip(states)) @ self.L
+        z: Tensor = self.embed(states) + self.skip(states)
+        return z @ self.L
 
     def condition(self, context: Context) -> ConditionedKernel:
         """Embed the memories once."""

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import gaussian_nll_loss, softplus
 
 from imel.experience import Context
 from imel.interpolators.base import Conditioned, Interpolator, Prediction, mlp
@@ -102,9 +102,10 @@ class NeuralProcess(Interpolator):
         z = whole.sample((sizes.numel(), self.options.latent), generator)  # one for each episode
         answer = self._answer(context, targets, z[member])
         assert answer.std is not None
-        normal = torch.distributions.Normal(answer.mean, answer.std)
-        misfit = -normal.log_prob(targets.values).sum(dim=1).mean()
-        return misfit + whole.kl(without).sum() / sizes.sum()
+        misfit = gaussian_nll_loss(
+            answer.mean, targets.values, answer.std.square(), full=True, reduction="none"
+        )
+        return misfit.sum(dim=1).mean() + whole.kl(without).sum() / sizes.sum()
 
     def _posteriors(
         self, context: Context, targets: Context
@@ -169,7 +170,7 @@ class MeanPath(DeterministicPath):
         """The mean over the memories of other episodes."""
         encoded = self.encoder(pairs(context))
         sums, sizes, member = left_out_sums(encoded, context, targets)
-        without = (encoded.sum(dim=0) - sums) / (len(context) - sizes)[:, None]
+        without: Tensor = (encoded.sum(dim=0) - sums) / (len(context) - sizes)[:, None]
         return without[member]
 
 
