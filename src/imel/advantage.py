@@ -84,11 +84,13 @@ def estimate_advantages(
             rewards, values, next_values, terminated, ended, gamma, gae_lambda
         )
         return advantages, advantages + values
-    returns = discounted_returns(rewards, next_values, terminated, ended, gamma)
-    if settings.advantage == "monte-carlo":
-        return returns - values, returns  # Alg. 3, the branch without gae
-    # Alg. 3 to the letter: q_t = sum_{l>=1} gamma^l r_{t+l}, and q_t in the reward's place
-    returns = gamma * returns
+    if settings.advantage == "monte-carlo":  # Alg. 3, the branch without gae
+        returns = discounted_returns(rewards, next_values, terminated, ended, gamma)
+        return returns - values, returns
+    # Alg. 3 to the letter: q_t = sum_{l>=1} gamma^l r_{t+l}, and q_t in the reward's place. The
+    # critic learns q, which is gamma times the usual return
+    ahead = next_values / gamma if gamma > 0 else next_values
+    returns = gamma * discounted_returns(rewards, ahead, terminated, ended, gamma)
     advantages = generalised_advantages(
         returns, values, next_values, terminated, ended, gamma, gae_lambda
     )

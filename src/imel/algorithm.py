@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Self
@@ -25,24 +24,21 @@ from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
 from torch import Tensor, nn
 
-from imel import checkpoint
+from imel import checkpoint, saving
 from imel.advantage import estimate_advantages, standardise
 from imel.critic import Critic, explained_variance, fit_critic
+from imel.diagnostics import diagnose
 from imel.errors import CheckpointError, ImelError, SettingsError, nearest_name
 from imel.experience import Rollout, flatten_time
 from imel.explain import Explanation, explain
 from imel.improvement import improved_means, improved_stds, mean_kl, next_std, step_size
-from imel.interpolators.base import Weighted, effective_neighbours
 from imel.normaliser import ReturnScale
 from imel.policy import POLICIES, ImelPolicy, check_spaces
 from imel.rollout import EpisodeClock, collect
 from imel.schedules import parse_schedule
 from imel.settings import Settings
 from imel.settings import preset as named_preset
-from imel.training import fit_leave_one_out, leave_one_out_error
-
-_DIAGNOSTIC_ROWS = 256
-"""Memories or states on which the costlier diagnostics are estimated."""
+from imel.training import fit_leave_one_out
 
 
 class IMeL(BaseAlgorithm):
@@ -78,6 +74,11 @@ class IMeL(BaseAlgorithm):
         policy_class = self._get_policy_from_name(policy) if isinstance(policy, str) else policy
         changes = {**policy_class.recommended, **named_preset(preset), **settings}
         self.settings = Settings().updated(changes)
+        if self.settings.std_mode == "model" and not policy_class.interpolator_class.predicts_std:
+            raise SettingsError(
+                f"std_mode='model' needs an interpolator with a sigma of its own (NpPolicy, "
+                f"AnpPolicy), which {policy_class.__name__} is not"
+            )
         options = dict(policy_kwargs or {})
         policy_class.make_options(options)  # refuse before an environment is made
         super().__init__(
@@ -145,14 +146,14 @@ class IMeL(BaseAlgorithm):
         self.critic.to(self.device)
         self.policy.generator.manual_seed(seed)
         self.return_scale = ReturnScale(settings.gamma)
-        self.policy.std.fill_(self.std_schedule(1.0))
+        self.policy.std.fill_(max(self.std_schedule(1.0), settings.min_std))
         # An interpolator that learns nothing still has an optimizer, over a parameter of no use
         parameters = list(self.policy.interpolator.parameters()) or [nn.Parameter(torch.zeros(1))]
         self.optimizer = torch.optim.Adam(parameters, lr=self.lr_schedule(1.0))
         self.critic_optimizer = torch.optim.Adam(
             self.critic.parameters(), lr=settings.critic_learning_rate
         )
-        self._clock = EpisodeClock(self.n_envs)
+        self.clock = EpisodeClock(self.n_envs)
         self._set_prior_context()
 
     def _set_prior_context(self) -> None:
@@ -206,7 +207,7 @@ class IMeL(BaseAlgorithm):
         before = self._last_obs
         result = super()._setup_learn(*args, **kwargs)
         if self._last_obs is not before:  # the environments were reset
-            self._clock.restart(self.n_envs)
+            self.clock.restart(self.n_envs)
             self.return_scale.restart()
         return result
 
@@ -235,7 +236,7 @@ class IMeL(BaseAlgorithm):
             self._last_obs,
             self.policy,
             self.n_steps,
-            self._clock,
+            self.clock,
             self.generator,
             on_step,
         )
@@ -310,40 +311,16 @@ class IMeL(BaseAlgorithm):
         policy = self.policy
         context = policy.context()
         policy.interpolator.train()
-        loss = fit_leave_one_out(
+        fit = fit_leave_one_out(
             policy.interpolator, self.optimizer, context, self.settings, self.generator
         )
         policy.interpolator.eval()
         policy.changed()
-        self._n_updates += self.settings.gradient_steps if loss is not None else 0
-        if loss is not None:
-            self.logger.record("train/loss", loss)
-        self._log_diagnostics(rollout)
-
-    def _log_diagnostics(self, rollout: Rollout) -> None:
-        policy, record = self.policy, self.logger.record
-        memory, context = policy.memory, policy.context()
-        rows = torch.randperm(len(memory), generator=self.generator)[:_DIAGNOSTIC_ROWS]
-        rows = rows.to(self.device)
-        error = leave_one_out_error(policy.interpolator, context, rows)
-        if error is not None:
-            old = memory.column("means")[rows] - context.values[rows]
-            record("train/loo_error", error)
-            record("train/old_mean_error", float(old.square().mean()))
-        states, means, stds = (
-            column.flatten(0, 1)[:: max(1, len(rollout) // _DIAGNOSTIC_ROWS)].to(self.device)
-            for column in (rollout.states, rollout.means, rollout.stds)
-        )
-        new_means, _ = policy.act(states)
-        record("improve/policy_kl", mean_kl(new_means, means, stds))
-        conditioned = policy.acting.interpolate
-        if isinstance(conditioned, Weighted):
-            weights = conditioned.weights(policy.normaliser(states))
-            record("memory/effective_neighbours", float(effective_neighbours(weights).mean()))
-        age = self.iteration - memory.column("iterations").double()
-        record("memory/age", float(age.mean()))
-        record("memory/size", len(memory))
-        record("memory/episodes", torch.unique(memory.column("episodes")).numel())
+        if fit is not None:
+            self._n_updates += fit.gradient_steps
+            self.logger.record("train/loss", fit.loss)
+        for key, value in diagnose(policy, rollout, self.iteration, self.generator).items():
+            self.logger.record(key, value)
 
     def dump_logs(self) -> None:
         """Write what was recorded, with progress and speed."""
@@ -384,7 +361,7 @@ class IMeL(BaseAlgorithm):
             super().set_parameters(dict(load_path_or_dict), exact_match, device)
         else:
             tensors, _ = checkpoint.read(load_path_or_dict)
-            self._load_tensors(tensors, load_path_or_dict)
+            saving.load_tensors(self, tensors, load_path_or_dict)
         self.policy.changed()
 
     def save(  # type: ignore[override]
@@ -396,51 +373,7 @@ class IMeL(BaseAlgorithm):
         """Write the whole model to one checkpoint file, without pickle."""
         if exclude or include:
             raise ImelError("a checkpoint always holds the whole model: no include, no exclude")
-        checkpoint.write(path, self._tensors(), self._document())
-
-    def _tensors(self) -> dict[str, Tensor]:
-        tensors = checkpoint.spaces_to_tensors(self.observation_space, self.action_space)
-        for name in ("policy", "critic", "return_scale"):
-            tensors |= checkpoint.prefixed(name, getattr(self, name).state_dict())
-        for name in ("optimizer", "critic_optimizer"):
-            state = checkpoint.optimizer_to_tensors(getattr(self, name))
-            tensors |= checkpoint.prefixed(name, state)
-        tensors["generators/algorithm"] = self.generator.get_state()
-        tensors["generators/policy"] = self.policy.generator.get_state()
-        return tensors
-
-    def _load_tensors(self, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-        for name in ("policy", "critic", "return_scale"):
-            checkpoint.load_module(getattr(self, name), tensors, name, path)
-        for name in ("optimizer", "critic_optimizer"):
-            checkpoint.load_optimizer(getattr(self, name), checkpoint.under(name, tensors))
-        self.generator.set_state(tensors["generators/algorithm"])
-        self.policy.generator.set_state(tensors["generators/policy"])
-
-    def _document(self) -> dict[str, Any]:
-        return {
-            "kind": "model",
-            "policy": self.policy_class.__name__,
-            "policy_arguments": self.policy._get_constructor_parameters(),
-            "policy_kwargs": self.policy_kwargs,
-            "settings": self.settings.as_json(),
-            "seed": self.seed,
-            "n_envs": self.n_envs,
-            "stats_window_size": self._stats_window_size,
-            "progress": {
-                "num_timesteps": self.num_timesteps,
-                "total_timesteps": self._total_timesteps,
-                "progress_remaining": self._current_progress_remaining,
-                "iteration": self.iteration,
-                "n_updates": self._n_updates,
-                "next_episode": self._clock.next_episode,
-                "episodes": [
-                    {key: float(value) for key, value in ep.items()}
-                    for ep in self.ep_info_buffer or ()
-                ],
-                "successes": [float(success) for success in self.ep_success_buffer or ()],
-            },
-        }
+        checkpoint.write(path, saving.model_tensors(self), saving.model_document(self))
 
     @classmethod
     def load(  # type: ignore[override]
@@ -449,17 +382,21 @@ class IMeL(BaseAlgorithm):
         env: GymEnv | None = None,
         device: torch.device | str = "cpu",
         *,
+        policy_class: type[ImelPolicy] | None = None,
         force_reset: bool = True,
         tensorboard_log: str | None = None,
         verbose: int = 0,
         **settings: Any,
     ) -> Self:
-        """Read a model written by `save`; settings given here replace the saved ones."""
+        """Read a model written by `save`; settings given here replace the saved ones.
+
+        A policy class of your own has to be named by `policy_class`: files hold no code.
+        """
         tensors, document = checkpoint.read(path)
         if document.get("kind") != "model":
             raise CheckpointError(f"{path} holds a {document.get('kind')}, not a whole model")
         model = cls(
-            document["policy"],
+            policy_class or document["policy"],
             env=None,
             policy_kwargs=document["policy_kwargs"],
             stats_window_size=document["stats_window_size"],
@@ -473,8 +410,8 @@ class IMeL(BaseAlgorithm):
         model.observation_space, model.action_space = checkpoint.spaces_from_tensors(tensors)
         model.n_envs = document["n_envs"]
         model._setup_model()
-        model._load_tensors(tensors, path)
-        model._restore_progress(document["progress"])
+        saving.load_tensors(model, tensors, path)
+        saving.restore_progress(model, document["progress"])
         if env is not None:
             model.set_env(env, force_reset=force_reset)
         return model
@@ -487,16 +424,6 @@ class IMeL(BaseAlgorithm):
                 f"memory_size={self.settings.memory_size} is smaller than one batch of "
                 f"{self.n_envs} environments"
             )
-
-    def _restore_progress(self, progress: Mapping[str, Any]) -> None:
-        self.num_timesteps = progress["num_timesteps"]
-        self._total_timesteps = progress["total_timesteps"]
-        self._current_progress_remaining = progress["progress_remaining"]
-        self.iteration = progress["iteration"]
-        self._n_updates = progress["n_updates"]
-        self._clock.next_episode = progress["next_episode"]
-        self.ep_info_buffer = deque(progress["episodes"], maxlen=self._stats_window_size)
-        self.ep_success_buffer = deque(progress["successes"], maxlen=self._stats_window_size)
 
 
 def _make_env(env: GymEnv | str | None, n_envs: int) -> GymEnv | None:

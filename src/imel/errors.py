@@ -27,7 +27,7 @@ class CheckpointError(ImelError):
 
 
 def nearest_name(name: str, valid: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the closest valid name, or the list of all when none is close."""
+    """`did you mean 'x'?` for the closest valid name, or the list of all when none is close."""
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=1)
     return f"did you mean '{close[0]}'?" if close else f"valid names: {', '.join(names)}"

@@ -42,17 +42,17 @@ class Explanation:
         def vector(values: Array) -> str:
             return "[" + " ".join(f"{value:+.2f}" for value in values[:6]) + "]"
 
-        kind = "is the average of" if self.exact else "comes from attention to"
+        kind = "is the weighted sum of" if self.exact else "comes from attention to"
         lines = [
             f"mean {vector(self.mean)} {kind} about {self.effective_neighbours:.0f} memories",
             f"{'share':>7}  {'episode':>7}  {'step':>5}  {'advantage':>9}  mu -> mu*",
         ]
-        for i in range(min(8, len(self.weights))):
-            lines.append(
-                f"{self.weights[i]:7.1%}  {self.episodes[i]:7d}  {self.steps[i]:5d}  "
-                f"{self.advantages[i]:+9.2f}  {vector(self.means[i])} -> "
-                f"{vector(self.improved_means[i])}"
-            )
+        lines += [
+            f"{self.weights[i]:7.1%}  {self.episodes[i]:7d}  {self.steps[i]:5d}  "
+            f"{self.advantages[i]:+9.2f}  {vector(self.means[i])} -> "
+            f"{vector(self.improved_means[i])}"
+            for i in range(min(8, len(self.weights)))
+        ]
         return "\n".join(lines)
 
 

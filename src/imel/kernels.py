@@ -28,10 +28,24 @@ def kernel_logits(queries: Tensor, keys: Tensor, normalised: bool = True) -> Ten
     return logits
 
 
-def kernel_weights(queries: Tensor, keys: Tensor, normalised: bool = True) -> Tensor:
-    """The share of each key in the answer for each query."""  # [T, N]
-    logits = kernel_logits(queries, keys, normalised)
-    return logits.softmax(dim=1) if normalised else logits.exp_()
+class PreparedKeys:
+    """Keys that many queries will meet: what depends on them alone is computed once."""
+
+    def __init__(self, keys: Tensor, normalised: bool = True) -> None:
+        # Distances do not change with the origin; near the keys' centre they lose less precision
+        self._centre = keys.mean(dim=0)
+        centred = keys - self._centre
+        self._doubled = (2.0 * centred).T.contiguous()  # [d, N]
+        self._bias = -centred.square().sum(dim=1)  # [N]
+        self._normalised = normalised
+
+    def weights(self, queries: Tensor) -> Tensor:
+        """The share of each key in the answer for each query."""  # [T, N]
+        queries = queries - self._centre
+        logits = torch.addmm(self._bias, queries, self._doubled)
+        if self._normalised:
+            return logits.softmax(dim=1)
+        return logits.sub_(queries.square().sum(dim=1, keepdim=True)).exp_()
 
 
 def kernel_interpolation(
@@ -47,19 +61,34 @@ def kernel_interpolation(
     queries [T, d], keys [N, d], values [N, d_v] -> [T, d_v]. Differentiable in all three. Every
     query must have a key outside its own episode.
     """
-    if (query_episodes is None) != (key_episodes is None):
+    if query_episodes is None and key_episodes is None:
+        return _interpolate(queries, keys, values, [], normalised)
+    if query_episodes is None or key_episodes is None:
         raise ValueError("give the episodes of queries and keys, or of neither")
+    # In the order of episodes, what a query must not see is one block of the weights
+    query_order, key_order = query_episodes.argsort(), key_episodes.argsort()
+    blocks = _own_blocks(query_episodes[query_order], key_episodes[key_order])
+    answer = _interpolate(
+        queries[query_order], keys[key_order], values[key_order], blocks, normalised
+    )
+    return answer[query_order.argsort()]
+
+
+def _interpolate(
+    queries: Tensor, keys: Tensor, values: Tensor, blocks: list[_Block], normalised: bool
+) -> Tensor:
     answer: Tensor = _KernelInterpolation.apply(  # type: ignore[no-untyped-call]
-        queries, keys, values, query_episodes, key_episodes, normalised
+        queries, keys, values, blocks, normalised
     )
     return answer
 
 
 class _KernelInterpolation(torch.autograd.Function):
-    """With p the weights, g the answer's gradient and s = |queries' own part|:
+    """With p the weights, v the values, y the answer and g its gradient:
 
-    dL/dlogits = p (g.v - g.y) if normalised, p (g.v) if not;
-    dq = 2 dlogits k, dk = 2 dlogits^T q - 2 k sum_t dlogits, dv = p^T g.
+    dlogits = p (g.v - g.y) if normalised, p (g.v) if not;
+    dq = 2 dlogits k, dk = 2 dlogits^T q - 2 k sum_t dlogits, dv = p^T g,
+    and unnormalised logits, which contain -|q|^2, add -2 q sum_i dlogits to dq.
     """
 
     @staticmethod
@@ -68,36 +97,35 @@ class _KernelInterpolation(torch.autograd.Function):
         queries: Tensor,
         keys: Tensor,
         values: Tensor,
-        query_episodes: Tensor | None,
-        key_episodes: Tensor | None,
+        blocks: list[_Block],
         normalised: bool,
     ) -> Tensor:
-        answer = torch.empty(
-            queries.shape[0], values.shape[1], dtype=values.dtype, device=values.device
-        )
-        for tile in _tiles(queries.shape[0], keys.shape[0]):
-            weights = _tile_weights(queries, keys, query_episodes, key_episodes, normalised, tile)
+        answer = values.new_empty(queries.shape[0], values.shape[1])
+        tiles = _tiles(queries.shape[0], keys.shape[0])
+        for tile in tiles:
+            weights = _tile_weights(queries, keys, blocks, normalised, tile)
             torch.mm(weights, values, out=answer[tile])
-        ctx.save_for_backward(queries, keys, values, answer, query_episodes, key_episodes)
-        ctx.normalised = normalised
+        # One tile's weights are worth keeping; more than one are made again when needed
+        kept = weights if len(tiles) == 1 else None
+        ctx.save_for_backward(queries, keys, values, answer, kept)
+        ctx.blocks, ctx.normalised = blocks, normalised
         return answer
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = gradients
-        queries, keys, values, answer, query_episodes, key_episodes = ctx.saved_tensors
-        wants_queries, wants_keys, wants_values = ctx.needs_input_grad[:3]
-        d_queries = torch.zeros_like(queries)
-        d_keys = torch.zeros_like(keys)
-        d_values = torch.zeros_like(values)
-        d_bias = torch.zeros_like(keys[:, 0])
+        queries, keys, values, answer, kept = ctx.saved_tensors
+        wants_features = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        wants_values = ctx.needs_input_grad[2]
+        d_queries, d_keys = torch.zeros_like(queries), torch.zeros_like(keys)
+        d_values, d_bias = torch.zeros_like(values), keys.new_zeros(keys.shape[0])
         for tile in _tiles(queries.shape[0], keys.shape[0]):
-            weights = _tile_weights(
-                queries, keys, query_episodes, key_episodes, ctx.normalised, tile
-            )
+            weights = kept
+            if weights is None:
+                weights = _tile_weights(queries, keys, ctx.blocks, ctx.normalised, tile)
             if wants_values:
                 d_values.addmm_(weights.T, gradient[tile])
-            if not (wants_queries or wants_keys):
+            if not wants_features:
                 continue
             d_logits = gradient[tile] @ values.T
             if ctx.normalised:
@@ -109,7 +137,21 @@ class _KernelInterpolation(torch.autograd.Function):
             d_keys.addmm_(d_logits.T, queries[tile])
             d_bias += d_logits.sum(dim=0)
         d_keys -= keys * d_bias[:, None]
-        return 2.0 * d_queries, 2.0 * d_keys, d_values, None, None, None
+        return 2.0 * d_queries, 2.0 * d_keys, d_values, None, None
+
+
+_Block = tuple[int, int, int, int]
+"""First and last query (exclusive), first and last key of an episode."""
+
+
+def _own_blocks(query_episodes: Tensor, key_episodes: Tensor) -> list[_Block]:
+    """For sorted episodes, where the queries of each meet its own keys."""
+    episodes, counts = torch.unique_consecutive(query_episodes, return_counts=True)
+    ends = counts.cumsum(0)
+    first = torch.searchsorted(key_episodes, episodes)
+    last = torch.searchsorted(key_episodes, episodes, right=True)
+    columns = (ends - counts, ends, first, last)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
 def _tiles(queries: int, keys: int) -> list[slice]:
@@ -118,15 +160,11 @@ def _tiles(queries: int, keys: int) -> list[slice]:
 
 
 def _tile_weights(
-    queries: Tensor,
-    keys: Tensor,
-    query_episodes: Tensor | None,
-    key_episodes: Tensor | None,
-    normalised: bool,
-    tile: slice,
+    queries: Tensor, keys: Tensor, blocks: list[_Block], normalised: bool, tile: slice
 ) -> Tensor:
     logits = kernel_logits(queries[tile], keys, normalised)
-    if query_episodes is not None and key_episodes is not None:
-        own = query_episodes[tile, None] == key_episodes[None, :]
-        logits.masked_fill_(own, -torch.inf)
+    for start, end, first, last in blocks:
+        if start < tile.stop and end > tile.start:
+            rows = slice(max(start - tile.start, 0), end - tile.start)
+            logits[rows, first:last] = -torch.inf
     return torch.softmax(logits, dim=1, out=logits) if normalised else logits.exp_()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -42,8 +44,13 @@ class Normaliser(RunningMoments):
 
     def forward(self, states: Tensor) -> Tensor:
         """(s - mean) / deviation, within +-clip."""  # [..., d_s]
-        inverse = (self.variance + 1e-8).rsqrt().float()
-        return ((states - self.mean.float()) * inverse).clamp(-self.clip, self.clip)
+        return self.frozen()(states)
+
+    def frozen(self) -> Callable[[Tensor], Tensor]:
+        """The same function with the moments as they are now, ready for many calls."""
+        mean, inverse = self.mean.float(), (self.variance + 1e-8).rsqrt().float()
+        clip = self.clip
+        return lambda states: ((states - mean) * inverse).clamp_(-clip, clip)
 
     def inverse(self, normalised: Tensor) -> Tensor:
         """The raw states behind normalised ones."""

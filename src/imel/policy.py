@@ -9,7 +9,7 @@ of `IMeL` under which that kind learns well on all tasks.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -20,7 +20,7 @@ from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
 from torch import Tensor
 
 from imel import checkpoint
-from imel.errors import CheckpointError, SettingsError, SpaceError, nearest_name
+from imel.errors import CheckpointError, SpaceError
 from imel.experience import Context
 from imel.interpolators.attentive import AttentiveNeuralProcess, AttentiveOptions
 from imel.interpolators.base import Conditioned, Interpolator
@@ -31,20 +31,21 @@ from imel.interpolators.regressor import Regressor, RegressorOptions
 from imel.memory import Memory
 from imel.normaliser import Normaliser
 from imel.rollout import FloatArray
+from imel.validation import updated
 
 
 @dataclass(frozen=True)
 class Acting:
     """A policy as it stands: what rollouts and predictions use until memory or weights change."""
 
-    normaliser: Normaliser
+    normalise: Callable[[Tensor], Tensor]
     interpolate: Conditioned
     std: Tensor | None  # [d_a], or None where the interpolator's own sigma is used
     min_std: float
 
     def __call__(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """mu and sigma at raw states."""  # [T, d_s] -> [T, d_a], [T, d_a]
-        mean, own_std = self.interpolate(self.normaliser(states))
+        mean, own_std = self.interpolate(self.normalise(states))
         if self.std is not None:
             return mean, self.std.expand_as(mean)
         assert own_std is not None
@@ -60,7 +61,7 @@ class ImelPolicy(BasePolicy):
     :param options: fields of the class's `options_class`
     """
 
-    interpolator_class: ClassVar[type[Any]]
+    interpolator_class: ClassVar[type[Any]]  # of Interpolator; constructors differ in options
     options_class: ClassVar[type[Any]]
     recommended: ClassVar[Mapping[str, Any]] = {}
     """Settings of IMeL that differ from the general defaults for this kind of interpolator."""
@@ -99,14 +100,7 @@ class ImelPolicy(BasePolicy):
     @classmethod
     def make_options(cls, options: Mapping[str, Any]) -> Any:
         """The interpolator's options; an unknown name is refused with the nearest valid one."""
-        names = {field.name: field for field in fields(cls.options_class)}
-        for name in options:
-            if name not in names:
-                raise SettingsError(
-                    f"{cls.__name__} has no option '{name}'; {nearest_name(name, names)}"
-                )
-        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
-        return cls.options_class(**plain)
+        return updated(cls.options_class(), options, cls.__name__, {})
 
     # --- acting ---
 
@@ -126,7 +120,7 @@ class ImelPolicy(BasePolicy):
             with torch.no_grad():
                 conditioned = self.interpolator.condition(self.context())
             std = None if self.own_std else self.std
-            self._acting = Acting(self.normaliser, conditioned, std, self.min_std)
+            self._acting = Acting(self.normaliser.frozen(), conditioned, std, self.min_std)
         return self._acting
 
     def changed(self) -> None:

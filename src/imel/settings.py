@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any
 
 from imel.advantage import AdvantageSettings
@@ -15,31 +14,26 @@ from imel.memory import MemorySettings
 from imel.rollout import RolloutSettings
 from imel.schedules import parse_schedule
 from imel.training import FitSettings
+from imel.validation import updated
 
 SCHEDULED = ("kl_budget", "std", "learning_rate")
 
 PRESETS: dict[str, dict[str, Any]] = {
-    # Where a policy that does nothing is a local optimum: explore with the whole action range first
-    "exploration": {"std": "1:0.1"},
+    # Where a policy that does nothing is a local optimum: explore with the whole action range
+    # first, and fit slowly, lest noise about the cost of acting make the policy stand still
+    "exploration": {"std": "1:0.1", "learning_rate": 1e-3},
 }
 
-_RANGES: dict[str, tuple[float, float]] = {
-    # name: (at least, at most)
+_RANGES = {
     "gamma": (0.0, 1.0),
     "gae_lambda": (0.0, 1.0),
     "advantage_clip": (1e-6, float("inf")),
     "min_std": (1e-6, 10.0),
     "memory_size": (2, 2**40),
-    "prior_size": (1, 2**40),
-    "prior_std": (0.0, 10.0),
     "gradient_steps": (0, 2**31),
-    "targets_per_step": (1, 2**31),
     "max_grad_norm": (1e-9, float("inf")),
     "critic_learning_rate": (1e-12, 10.0),
-    "critic_epochs": (1, 2**31),
-    "critic_batch_size": (1, 2**31),
     "batch_size": (2, 2**31),
-    "n_envs": (1, 2**20),
 }
 
 
@@ -56,16 +50,10 @@ class Settings(
 
     def updated(self, changes: Mapping[str, Any]) -> Settings:
         """These settings with some changed; refuses what is unknown, mistyped or out of range."""
-        hints = typing.get_type_hints(type(self))
-        for name, value in changes.items():
-            if name not in hints:
-                raise SettingsError(f"unknown setting '{name}'; {nearest_name(name, hints)}")
-            _check(name, value, hints[name])
-        plain: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in changes.items()
-        }
-        return replace(self, **plain)
+        for name in SCHEDULED:
+            if name in changes:
+                parse_schedule(name, changes[name])
+        return updated(self, changes, "IMeL", _RANGES)
 
     def as_json(self) -> dict[str, Any]:
         """Plain data; callable schedules are refused, for they could only be pickled."""
@@ -88,26 +76,3 @@ def preset(name: str | None) -> dict[str, Any]:
     if name not in PRESETS:
         raise SettingsError(f"unknown preset '{name}'; {nearest_name(name, PRESETS)}")
     return PRESETS[name]
-
-
-def _check(name: str, value: Any, hint: Any) -> None:
-    if name in SCHEDULED:
-        parse_schedule(name, value)
-        return
-    if typing.get_origin(hint) is typing.Literal:
-        choices = typing.get_args(hint)
-        if value not in choices:
-            raise SettingsError(f"{name}={value!r} is none of {', '.join(map(repr, choices))}")
-        return
-    if typing.get_origin(hint) is tuple:
-        if not isinstance(value, tuple | list) or not all(
-            isinstance(v, int) and v > 0 for v in value
-        ):
-            raise SettingsError(f"{name}={value!r} is not a list of layer sizes")
-        return
-    accepted = (int, float) if hint is float else (hint,)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
-        raise SettingsError(f"{name}={value!r} is not of type {hint.__name__}")
-    low, high = _RANGES.get(name, (float("-inf"), float("inf")))
-    if not low <= value <= high:
-        raise SettingsError(f"{name}={value!r} is not between {low} and {high}")

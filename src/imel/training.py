@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +29,17 @@ class FitSettings:
     """Memories predicted in one gradient step."""
     leave_out: LeaveOut = "sampled"
     """`sampled`: targets of many episodes in one step, each predicted without its own episode.
-    `each-episode`: one step for each left-out episode, as Algorithm 4 is written. The objective
-    is the same (paper note 11)."""
+    `each-episode`: one step for each left-out episode, as Algorithm 4 is written, so that short
+    episodes weigh as much as long ones (paper note 11)."""
     max_grad_norm: float = 1.0
     """Gradients longer than this are shortened to it."""
+
+
+class Fit(NamedTuple):
+    """What a fit came to."""
+
+    loss: float  # mean over the gradient steps
+    gradient_steps: int
 
 
 def fit_leave_one_out(
@@ -41,12 +48,12 @@ def fit_leave_one_out(
     context: Context,
     settings: FitSettings,
     generator: torch.Generator,
-) -> float | None:
-    """train(model, C): the mean loss over the gradient steps, or None where nothing can be fitted.
+) -> Fit | None:
+    """train(model, C), or None where there is nothing to fit.
 
     A context of one episode has nothing to leave in, and some interpolators have nothing to learn.
     """
-    if not interpolator.learns or count_episodes(context) < 2:
+    if not interpolator.learns or count_episodes(context) < 2 or not settings.gradient_steps:
         return None
     losses = []
     for rows in _target_rows(context, settings, generator):
@@ -56,7 +63,7 @@ def fit_leave_one_out(
         nn.utils.clip_grad_norm_(interpolator.parameters(), settings.max_grad_norm)
         optimizer.step()  # w' = w - alpha dL/dw
         losses.append(loss.detach())
-    return float(torch.stack(losses).mean())
+    return Fit(float(torch.stack(losses).mean()), len(losses))
 
 
 def leave_one_out_error(interpolator: Interpolator, context: Context, rows: Tensor) -> float | None:

@@ -13,15 +13,15 @@ from imel.interpolators.base import Prediction, Weighted, mlp
 from imel.interpolators.neural_process import (
     ConditionedNeuralProcess,
     DeterministicPath,
+    LatentOptions,
     NeuralProcess,
-    NeuralProcessOptions,
     pairs,
 )
-from imel.kernels import kernel_interpolation, kernel_weights
+from imel.kernels import PreparedKeys, kernel_interpolation
 
 
 @dataclass(frozen=True)
-class AttentiveOptions(NeuralProcessOptions):
+class AttentiveOptions(LatentOptions):
     """The shape of the attentive Neural Process."""
 
     features: int = 16
@@ -88,7 +88,7 @@ class AttentionReader:
 
     def __init__(self, path: AttentionPath, keys: Tensor, encoded: Tensor) -> None:
         self._features = path.features
-        self._keys = keys
+        self._keys = PreparedKeys(keys)
         self._encoded = encoded
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -98,7 +98,7 @@ class AttentionReader:
     def weights(self, states: Tensor) -> Tensor:
         """The attention each state pays to each memory."""  # [T, N]
         with torch.no_grad():
-            return kernel_weights(self._features(states), self._keys)
+            return self._keys.weights(self._features(states))
 
 
 class ConditionedAttention(Weighted):

@@ -2,8 +2,9 @@
 
 An interpolator learns which states are alike; the memories hold the behaviour. It has
 
-- `condition(context)`: what can be done once for a context is done here. The result is immutable
-  and maps states to a mean, and to a std if the model has one of its own;
+- `condition(context)`: what can be done once for a context is done here. The result maps states
+  to a mean, and to a std if the model has one of its own. It stands until the weights or the
+  memories change; then a new one is made;
 - `leave_one_out(context, targets)`: what it would answer at each target without its episode;
 - `loss(context, targets, generator)`: what leave-one-episode-out training minimises (Alg. 4).
 
@@ -55,6 +56,9 @@ class Weighted(Conditioned):
 
 class Interpolator(nn.Module, ABC):
     """Computes values at states from a context of states with values."""
+
+    predicts_std: ClassVar[bool] = False
+    """Whether its answers have a sigma of their own."""
 
     @abstractmethod
     def condition(self, context: Context) -> Conditioned:

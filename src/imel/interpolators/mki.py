@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from imel.experience import Context
 from imel.interpolators.base import Interpolator, Prediction, Weighted, mlp
-from imel.kernels import kernel_interpolation, kernel_weights
+from imel.kernels import PreparedKeys, kernel_interpolation
 
 
 @dataclass(frozen=True)
@@ -73,10 +73,7 @@ class ConditionedKernel(Weighted):
 
     def __init__(self, model: MeanKernelInterpolation, keys: Tensor, values: Tensor) -> None:
         self._features = model.features
-        self._normalised = model.options.normalised
-        # Distances do not change with the origin; near the keys' centre they lose less precision
-        self._centre = keys.mean(dim=0)
-        self._keys = keys - self._centre
+        self._keys = PreparedKeys(keys, model.options.normalised)
         self._values = values
 
     def __call__(self, states: Tensor) -> Prediction:
@@ -86,5 +83,4 @@ class ConditionedKernel(Weighted):
     def weights(self, states: Tensor) -> Tensor:
         """w, which sums to one over memories unless the kernel is unnormalised."""  # [T, N]
         with torch.no_grad():
-            queries = self._features(states) - self._centre
-            return kernel_weights(queries, self._keys, self._normalised)
+            return self._keys.weights(self._features(states))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,18 +16,24 @@ from imel.interpolators.base import Conditioned, Interpolator, Prediction, mlp
 
 
 @dataclass(frozen=True)
-class NeuralProcessOptions:
-    """The shape of the Neural Process."""
+class LatentOptions:
+    """The shape of the latent path."""
 
     hidden: tuple[int, ...] = (128, 128)
     """Hidden layers of encoder and decoder."""
     latent: int = 64
     """Dimensions of the latent variable z."""
+    min_value_std: float = 0.05
+    """The decoder's sigma never falls below this."""
+
+
+@dataclass(frozen=True)
+class NeuralProcessOptions(LatentOptions):
+    """The shape of the Neural Process."""
+
     deterministic: Literal["none", "mean"] = "none"
     """A second, deterministic path from context to decoder beside the latent one: the mean of the
     encoded memories."""
-    min_value_std: float = 0.05
-    """The decoder's sigma never falls below this."""
 
 
 class Latent(NamedTuple):
@@ -55,7 +61,9 @@ class NeuralProcess(Interpolator):
     episode is the total less that episode's part: all episodes are left out in one pass.
     """
 
-    def __init__(self, state_dim: int, value_dim: int, options: NeuralProcessOptions) -> None:
+    predicts_std: ClassVar[bool] = True
+
+    def __init__(self, state_dim: int, value_dim: int, options: LatentOptions) -> None:
         super().__init__()
         self.options = options
         width = options.hidden[-1]
@@ -67,6 +75,7 @@ class NeuralProcess(Interpolator):
 
     def make_path(self, state_dim: int, value_dim: int) -> DeterministicPath | None:
         """What reaches the decoder beside z, if anything."""
+        assert isinstance(self.options, NeuralProcessOptions)
         if self.options.deterministic == "none":
             return None
         return MeanPath(state_dim, value_dim, self.options.hidden)

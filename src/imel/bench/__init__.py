@@ -1,0 +1,1 @@
+"""Grids of tasks, algorithms and seeds: run side by side, stored append-only, summarised."""

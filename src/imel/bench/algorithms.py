@@ -1,0 +1,139 @@
+"""The algorithms of the bench: IMeL's five policies, and the baselines TRPO and PPO.
+
+Each turns a task into complete settings, as plain data, and settings into a model. The baselines
+are Stable-Baselines3's own, with the settings RL Baselines3 Zoo publishes for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Protocol
+
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from torch import nn
+
+from imel.algorithm import IMeL
+from imel.bench.tasks import Task
+from imel.bench.zoo import PPO, PPO_DEFAULT, TRPO, TRPO_DEFAULT
+from imel.errors import ImelError, nearest_name
+from imel.policy import POLICIES
+
+IMEL_PRESETS = {"mountaincar": "exploration"}
+"""The one setting IMeL is given by task: there, a policy that does nothing is a local optimum."""
+
+
+class Algorithm(Protocol):
+    """What the bench needs to know of an algorithm."""
+
+    @property
+    def adjustable(self) -> bool:
+        """Whether its settings can be overridden."""
+
+    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Everything `make` needs beside task and seed, as plain data."""
+
+    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
+        """A new model on its own environments."""
+
+
+@dataclass(frozen=True)
+class ImelAlgorithm:
+    """IMeL with one of its policies at their defaults."""
+
+    policy: str
+    adjustable = True
+
+    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings and policy options; an override may name either, or a preset."""
+        policy_class = POLICIES[self.policy]
+        option_names = {field.name for field in fields(policy_class.options_class)}
+        options = {name: value for name, value in overrides.items() if name in option_names}
+        changes = {name: value for name, value in overrides.items() if name not in option_names}
+        preset = changes.pop("preset", IMEL_PRESETS.get(task.name))
+        model = IMeL(
+            self.policy,
+            None,
+            preset=preset,
+            policy_kwargs=options,
+            _init_setup_model=False,
+            **changes,
+        )
+        complete = {
+            "policy": self.policy,
+            "policy_kwargs": asdict(policy_class.make_options(options)),
+            **model.settings.as_json(),
+        }
+        plain: dict[str, Any] = json.loads(json.dumps(complete))
+        return plain
+
+    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> IMeL:
+        """A new model on its own environments."""
+        env = task.make_vector(settings["n_envs"], seed)
+        return IMeL(env=env, seed=seed, **settings)
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """An algorithm of Stable-Baselines3 with published settings, which are not overridden."""
+
+    module: str
+    class_name: str
+    by_task: Mapping[str, Mapping[str, Any]]
+    default: Mapping[str, Any]
+    adjustable = False
+
+    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """The published settings for the task, or for its kind."""
+        del overrides
+        return dict(self.by_task.get(task.name, self.default))
+
+    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
+        """A new model; observations and rewards are normalised as in the zoo."""
+        arguments = dict(settings)
+        env: VecEnv = task.make_vector(arguments.pop("n_envs"), seed)
+        if arguments.pop("normalise"):
+            env = VecNormalize(env, gamma=arguments.get("gamma", 0.99))
+        if "policy_kwargs" in arguments:
+            options = dict(arguments["policy_kwargs"])
+            if "activation_fn" in options:  # named in settings, which are plain data
+                options["activation_fn"] = getattr(nn, options["activation_fn"])
+            arguments["policy_kwargs"] = options
+        algorithm = getattr(importlib.import_module(self.module), self.class_name)
+        model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **arguments)
+        assert isinstance(model, BaseAlgorithm)
+        return model
+
+
+ALGORITHMS: dict[str, Algorithm] = {
+    "mki": ImelAlgorithm("MkiPolicy"),
+    "np": ImelAlgorithm("NpPolicy"),
+    "anp": ImelAlgorithm("AnpPolicy"),
+    "regressor": ImelAlgorithm("RegressorPolicy"),
+    "nearest": ImelAlgorithm("NearestPolicy"),
+    "trpo": Baseline("sb3_contrib", "TRPO", TRPO, TRPO_DEFAULT),
+    "ppo": Baseline("stable_baselines3", "PPO", PPO, PPO_DEFAULT),
+}
+
+
+def find_algorithm(name: str) -> Algorithm:
+    """The algorithm of this name; refuses one that is unknown or not installed."""
+    if name not in ALGORITHMS:
+        raise ImelError(f"unknown algorithm '{name}'; {nearest_name(name, ALGORITHMS)}")
+    algorithm = ALGORITHMS[name]
+    if isinstance(algorithm, Baseline) and importlib.util.find_spec(algorithm.module) is None:
+        raise ImelError(f"'{name}' needs {algorithm.module}: install imel with its 'bench' extra")
+    return algorithm
+
+
+def settings_hash(task: Task, settings: Mapping[str, Any]) -> str:
+    """Ten digits that change with any setting or with the task's environment."""
+    document = {"environment": task.as_json(), "settings": settings}
+    # Through JSON once: numbers then have one spelling, whether given as 1 or 1.0
+    plain = json.loads(json.dumps(document), parse_int=float)
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:10]

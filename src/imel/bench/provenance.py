@@ -1,0 +1,40 @@
+"""What produced a result: the commit of the code that ran, and the versions beneath it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from imel.checkpoint import library_versions
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def provenance() -> dict[str, Any]:
+    """Commit, whether the package differs from it, and library versions."""
+    versions = library_versions()
+    try:
+        versions["sb3_contrib"] = importlib.metadata.version("sb3_contrib")
+    except importlib.metadata.PackageNotFoundError:
+        versions["sb3_contrib"] = "absent"
+    # An installed copy may lie inside some other repository, whose commit says nothing of it
+    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
+        return {"commit": "unknown", "dirty": None, "versions": versions}
+    return {
+        "commit": _git("rev-parse", "HEAD") or "unknown",
+        "dirty": bool(_git("--no-optional-locks", "status", "--porcelain", "--", ".")),
+        "versions": versions,
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """What git answers in the package's folder, or None where it refuses or is not there."""
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(_PACKAGE), *arguments], capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.strip()

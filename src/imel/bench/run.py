@@ -1,0 +1,164 @@
+"""One seed of one algorithm on one task, in this process: a learning curve as rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
+
+from imel.bench.algorithms import find_algorithm, settings_hash
+from imel.bench.provenance import provenance
+from imel.bench.store import Row
+from imel.bench.tasks import Task, find_task
+
+POINTS = 50
+"""Rows of a learning curve."""
+EVALUATIONS = 10
+"""Rows of it with a deterministic evaluation."""
+EPISODES, FINAL_EPISODES = 5, 20
+"""Episodes of an evaluation, and of the one at the end."""
+_EVALUATION_ENVS = 5
+_EVALUATION_SEED = 1_000_000
+"""Added to the run's seed, so that no evaluation starts where training did."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is to be run."""
+
+    task: str
+    algorithm: str
+    seed: int
+    steps: int
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Settings that differ from the algorithm's own, where it takes any."""
+
+    def settings(self) -> dict[str, Any]:
+        """The complete settings of the algorithm on the task."""
+        return find_algorithm(self.algorithm).settings(find_task(self.task), self.overrides)
+
+    def identity(self) -> dict[str, Any]:
+        """The columns that tell this run from any other."""
+        return {
+            "task": self.task,
+            "algorithm": self.algorithm,
+            "settings_hash": settings_hash(find_task(self.task), self.settings()),
+            "seed": self.seed,
+            "steps": self.steps,
+        }
+
+
+class LearningCurve(BaseCallback):
+    """Records rows at iteration boundaries; the time of its evaluations does not count."""
+
+    def __init__(
+        self,
+        steps: int,
+        evaluate: Callable[[BaseAlgorithm, int], list[float]],
+        on_row: Callable[[Row], None],
+    ) -> None:
+        super().__init__()
+        self.rows: list[Row] = []
+        self._steps, self._evaluate, self._on_row = steps, evaluate, on_row
+        self._returns: list[float] = []
+        self._points = self._evaluations = 0
+        self._start = self._evaluating = np.zeros(2)
+
+    def _on_training_start(self) -> None:
+        self._start = _clocks()
+
+    def _on_step(self) -> bool:
+        infos = self.locals["infos"]
+        self._returns += [float(info["episode"]["r"]) for info in infos if "episode" in info]
+        return True
+
+    def _on_rollout_start(self) -> None:
+        step = self.model.num_timesteps
+        if step * POINTS // self._steps > self._points:
+            self._points = step * POINTS // self._steps
+            due = step * EVALUATIONS // self._steps > self._evaluations
+            self._evaluations = step * EVALUATIONS // self._steps
+            self._record(EPISODES if due else 0, final=False)
+
+    def _on_training_end(self) -> None:
+        self._record(FINAL_EPISODES, final=True)
+
+    def _record(self, episodes: int, final: bool) -> None:
+        before = _clocks()
+        seconds, cpu_seconds = before - self._start - self._evaluating
+        returns = self._evaluate(self.model, episodes) if episodes else None
+        row = {
+            "step": self.model.num_timesteps,
+            "train_return": float(np.mean(self._returns)) if self._returns else None,
+            "train_episodes": len(self._returns),
+            "eval_return": float(np.mean(returns)) if returns else None,
+            "eval_returns": returns,
+            "seconds": float(seconds),
+            "cpu_seconds": float(cpu_seconds),
+            "final": final,
+        }
+        self._evaluating = self._evaluating + _clocks() - before
+        self._returns = []
+        self.rows.append(row)
+        self._on_row(row)
+
+
+def _clocks() -> NDArray[np.float64]:
+    """Seconds on the wall, and of this process: the latter do not count what else the core does."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+def train(run: Run, on_row: Callable[[Row], None] = lambda row: None) -> list[Row]:
+    """Learn for the run's steps and evaluate: its rows, the last of them with `final` set.
+
+    `on_row` sees each row's own columns as soon as there are any.
+    """
+    torch.set_num_threads(1)  # runs go side by side, one core each
+    task, algorithm, settings = find_task(run.task), find_algorithm(run.algorithm), run.settings()
+    constant = {
+        **run.identity(),
+        "overrides": dict(run.overrides),
+        "settings": settings,
+        "environment": task.as_json(),
+        **provenance(),
+    }
+    model = algorithm.make(task, settings, run.seed)
+    env = model.get_env()
+    evaluation_env = _evaluation_env(task, run.seed, like=env)
+
+    def evaluate(model: BaseAlgorithm, episodes: int) -> list[float]:
+        # From the same starts every time, whatever the algorithm
+        evaluation_env.seed(run.seed + _EVALUATION_SEED)
+        if isinstance(env, VecNormalize):
+            sync_envs_normalization(env, evaluation_env)
+        returns, _ = evaluate_policy(
+            model, evaluation_env, episodes, deterministic=True, return_episode_rewards=True
+        )
+        assert isinstance(returns, list)
+        return [float(value) for value in returns]
+
+    curve = LearningCurve(run.steps, evaluate, on_row)
+    try:
+        model.learn(run.steps, callback=curve)
+    finally:
+        evaluation_env.close()
+        if env is not None:
+            env.close()
+    return [constant | row for row in curve.rows]
+
+
+def _evaluation_env(task: Task, seed: int, like: VecEnv | None) -> VecEnv:
+    """Environments of their own; observations are normalised if training's are, rewards never."""
+    env = task.make_vector(_EVALUATION_ENVS, seed + _EVALUATION_SEED)
+    if isinstance(like, VecNormalize):
+        return VecNormalize(env, training=False, norm_reward=False)
+    return env

@@ -1,0 +1,102 @@
+"""Results on disk: a folder with one JSON-lines file a run, written once and never changed.
+
+A file appears whole, under a name of its own, when its run has ended; so writers need no lock,
+stores of several machines merge by copying, and a run that was killed has left nothing behind. A
+run is finished when its last row is there; a failed one is a single row with its error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from imel.errors import ImelError
+
+Row = dict[str, Any]
+
+IDENTITY = ("task", "algorithm", "settings_hash", "seed", "steps")
+"""The columns that say which run a row belongs to."""
+
+
+def identity(row: Row) -> tuple[object, ...]:
+    """Which run a row belongs to."""
+    return tuple(row[name] for name in IDENTITY)
+
+
+class Store:
+    """A folder of results."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder).absolute()
+
+    def add(self, rows: Sequence[Row]) -> Path:
+        """Write the rows of one run, all or nothing; the file they are in."""
+        content = "".join(json.dumps(row) + "\n" for row in rows)
+        # The time orders repeated runs, the random part keeps simultaneous writers apart
+        unique = f"{time.time_ns()}-{secrets.token_hex(4)}"
+        target = self.folder / f"{_stem(identity(rows[0]))}-{unique}.jsonl"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".tmp")
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return target
+
+    def rows(self) -> list[Row]:
+        """Every row of every run; those of one run stand together and in order."""
+        return [row for path in sorted(self.folder.glob("*.jsonl")) for row in _read(path)]
+
+    def final_row(
+        self, task: str, algorithm: str, settings_hash: str, seed: int, steps: int
+    ) -> Row | None:
+        """The last row of this run, or None where it has not finished."""
+        wanted = (task, algorithm, settings_hash, seed, steps)
+        for path in sorted(self.folder.glob(f"{_stem(wanted)}-*.jsonl")):
+            for row in _read(path):
+                if row.get("final") and identity(row) == wanted:
+                    return row
+        return None
+
+    def finished(
+        self, task: str, algorithm: str, settings_hash: str, seed: int, steps: int
+    ) -> bool:
+        """Whether there is nothing left to do for this run."""
+        return self.final_row(task, algorithm, settings_hash, seed, steps) is not None
+
+
+def _stem(run: tuple[object, ...]) -> str:
+    """The beginning of a run's file names; environment ids may have characters no file name has."""
+    return "-".join(re.sub(r"[^\w.]+", "_", str(part)) for part in run)
+
+
+def _read(path: Path) -> list[Row]:
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            identity(row)
+            rows.append(row)
+        except (json.JSONDecodeError, TypeError, KeyError):
+            if number < len(lines):
+                raise ImelError(f"{path} is damaged: line {number} is no row of a run") from None
+            # A last line cut short by whatever copied the file; the run then has no final row
+    return rows

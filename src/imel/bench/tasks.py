@@ -1,0 +1,107 @@
+"""The tasks of the bench: the paper's eight by name, and any other Gymnasium id as it is.
+
+The names stand for environments with the state and action dimensions the paper gives.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import VecEnv
+
+from imel.errors import ImelError, nearest_name
+
+Environment = gymnasium.Env[Any, Any]
+Vector = NDArray[np.floating[Any]]
+
+
+class WithoutBodyMasses(gymnasium.ObservationWrapper[Vector, Any, Vector]):
+    """Humanoid's observation without the 13 body masses, which never change: 270 to 257."""
+
+    def __init__(self, env: Environment) -> None:
+        super().__init__(env)
+        space = env.observation_space
+        assert isinstance(space, spaces.Box)
+        column = np.arange(space.shape[0])
+        # The inertia block has ten numbers for each of the 13 bodies; the last is its mass
+        self._kept = ~((column >= 45) & (column < 175) & ((column - 45) % 10 == 9))
+        low, high = space.low[self._kept], space.high[self._kept]
+        self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
+
+    def observation(self, observation: Vector) -> Vector:
+        """What varies of the observation."""
+        varying: Vector = observation[self._kept]
+        return varying
+
+
+@dataclass(frozen=True)
+class Task:
+    """An environment to learn, and for how long."""
+
+    name: str
+    """What the command line and the results call it."""
+    env_id: str
+    """Gymnasium's id."""
+    steps: int = 300_000
+    """Environment steps of a run, unless told otherwise."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Given to the environment when it is made."""
+    wrapper: Callable[[Environment], Environment] | None = None
+    """Put around the environment."""
+
+    def make(self) -> Environment:
+        """One environment."""
+        env = gymnasium.make(self.env_id, **self.env_kwargs)
+        return env if self.wrapper is None else self.wrapper(env)
+
+    def make_vector(self, n_envs: int, seed: int) -> VecEnv:
+        """Several copies stepped together; each reports its episodes' plain returns."""
+        return make_vec_env(self.make, n_envs=n_envs, seed=seed)
+
+    def as_json(self) -> dict[str, Any]:
+        """What makes the task what it is, beside its name."""
+        wrapper = None if self.wrapper is None else getattr(self.wrapper, "__name__", "unnamed")
+        return {"env_id": self.env_id, "env_kwargs": dict(self.env_kwargs), "wrapper": wrapper}
+
+
+# Neither contact forces in the observation (the paper has none) nor their cost in the reward
+_NO_CONTACT = {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0}
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("mountaincar", "MountainCarContinuous-v0", steps=60_000),
+        Task("pendulum", "InvertedPendulum-v5", steps=100_000),
+        Task("double-pendulum", "InvertedDoublePendulum-v4"),  # v5 has 9 dimensions, not 11
+        Task("hopper", "Hopper-v5"),
+        Task("walker2d", "Walker2d-v5"),
+        Task("halfcheetah", "HalfCheetah-v5"),
+        Task("ant", "Ant-v5", env_kwargs=_NO_CONTACT),
+        Task("humanoid", "Humanoid-v5", env_kwargs=_NO_CONTACT, wrapper=WithoutBodyMasses),
+    )
+}
+
+
+def find_task(name: str) -> Task:
+    """The task of this name, or the Gymnasium environment of this id as a task."""
+    if name in TASKS:
+        return TASKS[name]
+    module, _, env_id = name.rpartition(":")  # Gymnasium's `module:id` for ids a module registers
+    try:
+        if module:
+            importlib.import_module(module)
+        gymnasium.spec(env_id)
+    except (gymnasium.error.Error, ImportError) as error:
+        hint = nearest_name(name, TASKS)
+        raise ImelError(
+            f"'{name}' is neither a task nor an environment ({error}); {hint}"
+        ) from None
+    return Task(name, name)

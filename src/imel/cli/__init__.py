@@ -1,0 +1,1 @@
+"""The command line: `imel train`, `imel eval`, `imel plot` and what they share."""

@@ -1,0 +1,83 @@
+"""`imel eval`: play episodes with a trained policy, with and without its exploration noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+
+from imel.cli.arguments import parse
+from imel.cli.evaluation import EVALUATION_SEED, evaluate, record_video
+from imel.cli.stored_run import find_run
+from imel.errors import ImelError, SettingsError
+
+_DESCRIPTION = """\
+Play episodes with a trained policy and report their returns.
+
+examples:
+  imel eval runs/mountaincar
+  imel eval runs/mountaincar --episodes 100 --json
+  imel eval model.safetensors --env Pendulum-v1
+  MUJOCO_GL=egl imel eval runs/cheetah --video"""
+
+
+@dataclass(frozen=True)
+class EvalArguments:
+    """What is played, and how often."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run directory, or a model file."""
+    episodes: int = 20
+    """Episodes to play with the mean action, and again with sampled ones."""
+    seed: int = EVALUATION_SEED
+    """Seed of the episodes. The default is that of the evaluation after training."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    """Environment id, if not the one the run was trained on."""
+    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Print JSON, with every episode's return and length."""
+    video: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Also record one deterministic episode into the run directory."""
+    threads: int = 1
+    """Threads of the linear algebra."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command; its exit code."""
+    arguments: EvalArguments = parse(EvalArguments, argv, "imel eval", _DESCRIPTION)
+    for name in ("episodes", "threads"):
+        if getattr(arguments, name) < 1:
+            raise SettingsError(f"{name}={getattr(arguments, name)} is less than 1")
+    torch.set_num_threads(arguments.threads)
+    stored = find_run(arguments.run)
+    env = arguments.env or stored.env
+    if env is None:
+        raise ImelError(f"no config.json beside {stored.model_path}: name the environment by --env")
+    model = stored.load()
+    played = {
+        kind: evaluate(model, env, arguments.episodes, arguments.seed, kind == "deterministic")
+        for kind in ("deterministic", "stochastic")
+    }
+    if not arguments.json:
+        print(f"{env}, {arguments.episodes} episodes, model after {model.num_timesteps:,} steps")
+        for kind, returns in played.items():
+            print(f"{kind:<13}  return {returns}")
+    video = record_video(model, env, stored.folder, arguments.seed) if arguments.video else None
+    if arguments.json:
+        document = {
+            "env": env,
+            "model": str(stored.model_path),
+            "timesteps": model.num_timesteps,
+            "seed": arguments.seed,
+            "episodes": arguments.episodes,
+            **{kind: returns.as_json() for kind, returns in played.items()},
+            "video": None if video is None else str(video),
+        }
+        print(json.dumps(document, indent=2))
+    elif video is not None:
+        print(f"video: {video}")
+    return 0

@@ -1,0 +1,76 @@
+"""The `imel` command: finds the subcommand, runs it, and turns errors into one line."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+from imel import __version__
+from imel.errors import ImelError, SettingsError, nearest_name
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    # name: (module with a function run(argv) -> exit code, one line of help)
+    "train": ("imel.cli.train", "learn a policy, evaluate it, draw it; all in a run directory"),
+    "eval": ("imel.cli.eval", "play episodes with a trained policy and report its returns"),
+    "bench": ("imel.cli.bench", "run tasks x algorithms x seeds side by side, and tabulate them"),
+    "plot": ("imel.cli.plot", "redraw a run's learning curve and policy"),
+}
+
+USAGE_ERROR, INTERRUPTED = 2, 130
+
+_EXAMPLES = """\
+  imel train Pendulum-v1                         learn with the defaults, into runs/
+  imel train MountainCarContinuous-v0 --preset exploration --total-timesteps 60000
+  imel train --policy np --help                  every setting, with this policy's defaults
+  imel eval runs/Pendulum-v1-mki-seed0           returns over 20 episodes
+  imel plot runs/Pendulum-v1-mki-seed0           curve.png and policy.png again"""
+
+
+def help_text() -> str:
+    """What `imel --help` prints."""
+    commands = "\n".join(f"  {name:<8} {line}" for name, (_, line) in COMMANDS.items())
+    return (
+        "usage: imel COMMAND [options]\n\n"
+        "Improved Memories Learning: reinforcement learning by interpolating improved memories.\n\n"
+        f"commands:\n{commands}\n\n"
+        "`imel COMMAND --help` lists the options of a command; `imel --version` the version.\n\n"
+        f"examples:\n{_EXAMPLES}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command line; its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except ImelError as error:
+        print(f"imel: error: {_one_line(error)}", file=sys.stderr)
+        return USAGE_ERROR
+    except OSError as error:  # a full disk, a folder that cannot be written, a missing file
+        print(f"imel: error: {_one_line(error)}", file=sys.stderr)
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        print("imel: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except SystemExit as leaving:  # the argument parser has shown its help
+        return leaving.code if isinstance(leaving.code, int) else 0
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(help_text())
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    if name == "--version":
+        print(f"imel {__version__}")
+        return 0
+    if name not in COMMANDS:
+        raise SettingsError(f"unknown command '{name}'; {nearest_name(name, COMMANDS)}")
+    module = importlib.import_module(COMMANDS[name][0])
+    code: int = module.run(rest)
+    return code
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

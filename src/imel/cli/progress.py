@@ -1,0 +1,148 @@
+"""A run as it goes, for people: a table that updates in place, or plain lines in a log.
+
+Both are output formats of Stable-Baselines3's logger, fed by what the algorithm records.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+from stable_baselines3.common.logger import KVWriter
+
+Values = Mapping[str, Any]
+
+LABELS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    # recorded key: (what people call it, how it is written)
+    "rollout/ep_rew_mean": ("episode return, mean of the last 100", "{:.2f}".format),
+    "rollout/ep_len_mean": ("episode length", "{:.0f}".format),
+    "rollout/success_rate": ("success rate", "{:.0%}".format),
+    "rollout/std": ("exploration, sigma", "{:.3f}".format),
+    "rollout/clipped_actions": ("actions beyond the bounds", "{:.0%}".format),
+    "improve/kl_budget": ("KL budget of the improved memories", "{:.2f}".format),
+    "improve/policy_kl": ("KL of the policy's own step", "{:.3f}".format),
+    "train/loo_error": ("leave-one-out error of the fit", "{:.4f}".format),
+    "train/old_mean_error": ("  error if the old mean were kept", "{:.4f}".format),
+    "train/explained_variance": ("critic: explained variance", "{:.2f}".format),
+    "memory/size": ("memories", "{:d}".format),
+    "memory/episodes": ("  from episodes", "{:d}".format),
+    "memory/effective_neighbours": ("memories behind an action", "{:.1f}".format),
+}
+
+_PLAIN_SECONDS, _PLAIN_SHARE = 5.0, 0.1
+"""A plain line is due after this time, or after this share of the run."""
+
+
+class Clock:
+    """How far a run is, how fast, and how long it has to go."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._start = time.monotonic()
+
+    def rate(self, steps: int) -> float:
+        """Steps per second since the start."""
+        return steps / max(time.monotonic() - self._start, 1e-9)
+
+    def left(self, steps: int) -> str:
+        """Time to the end at the rate so far."""
+        seconds = max(self.total - steps, 0) / max(self.rate(steps), 1e-9)
+        return str(timedelta(seconds=round(seconds)))
+
+    def share(self, steps: int) -> float:
+        """How much of the run is done."""
+        return min(steps / self.total, 1.0)
+
+
+class LiveTable(KVWriter):
+    """The latest values with their names, redrawn in place above a progress bar."""
+
+    def __init__(self, title: str, total: int, console: Console) -> None:
+        self._title = title
+        self._clock = Clock(total)
+        # No thread of its own: it is redrawn when there is something new
+        self._live = Live(self._render({}, 0), console=console, auto_refresh=False)
+        self._live.start(refresh=True)
+
+    def write(self, key_values: dict[str, Any], key_excluded: Values, step: int = 0) -> None:
+        """Show the values of an iteration."""
+        del key_excluded
+        self._live.update(self._render(key_values, step), refresh=True)
+
+    def close(self) -> None:
+        """Leave the last table standing."""
+        self._live.stop()
+
+    def _render(self, values: Values, steps: int) -> Group:
+        clock = self._clock
+        table = Table(
+            title=Text(self._title), title_justify="left", show_header=False, min_width=60
+        )
+        table.add_column(ratio=1)
+        table.add_column(justify="right", min_width=18)
+        table.add_row("environment steps", f"{steps:,} of {clock.total:,}")
+        table.add_row("steps per second", f"{clock.rate(steps):,.0f}")
+        table.add_row("time left", clock.left(steps) if steps else "-")
+        table.add_section()
+        for key, (label, write) in LABELS.items():
+            if key in values:
+                table.add_row(label, write(values[key]))
+        bar = ProgressBar(total=1.0, completed=clock.share(steps), width=60)
+        return Group(table, bar)
+
+
+class PlainLines(KVWriter):
+    """One line every few seconds, for logs and pipes."""
+
+    def __init__(self, total: int, console: Console) -> None:
+        self._clock = Clock(total)
+        self._console = console
+        self._last_time, self._last_share = float("-inf"), 0.0
+
+    def write(self, key_values: dict[str, Any], key_excluded: Values, step: int = 0) -> None:
+        """Print the values of an iteration, if a line is due."""
+        del key_excluded
+        share, now = self._clock.share(step), time.monotonic()
+        due = now - self._last_time >= _PLAIN_SECONDS
+        if not (due or share - self._last_share >= _PLAIN_SHARE or share == 1.0):
+            return
+        self._last_time, self._last_share = now, share
+        self._console.out(self._line(key_values, step), highlight=False)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _line(self, values: Values, steps: int) -> str:
+        clock = self._clock
+        parts = [
+            f"{clock.share(steps):4.0%}",
+            f"{steps:,} steps",
+            f"{clock.rate(steps):,.0f}/s",
+            f"left {clock.left(steps)}",
+        ]
+        short = {
+            "rollout/ep_rew_mean": "return",
+            "rollout/ep_len_mean": "length",
+            "rollout/std": "sigma",
+            "improve/policy_kl": "policy KL",
+            "memory/size": "memories",
+        }
+        for key, label in short.items():
+            if key in values:
+                parts.append(f"{label} {LABELS[key][1](values[key])}")
+        return "  ".join(parts)
+
+
+def progress_writer(title: str, total: int, console: Console) -> KVWriter:
+    """The table on a terminal, lines elsewhere."""
+    if console.is_terminal:
+        return LiveTable(title, total, console)
+    console.out(title, highlight=False)
+    return PlainLines(total, console)

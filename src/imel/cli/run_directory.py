@@ -1,0 +1,104 @@
+"""A run's folder: how it is named, claimed by one process at a time, and cleared."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from imel.errors import ImelError
+
+CONFIG = "config.json"
+PROGRESS = "progress.csv"
+MONITOR = "monitor.csv"
+MODEL = "model.safetensors"
+EVALUATION = "evaluation.json"
+CURVE = "curve.png"
+POLICY = "policy.png"
+TRACEBACK = "traceback.txt"
+VIDEO = "evaluation"  # RecordVideo appends -episode-0.mp4
+
+_MADE_BY_A_RUN = (
+    *(CONFIG, PROGRESS, MONITOR, MODEL, EVALUATION, CURVE, POLICY, TRACEBACK),
+    "events.out.tfevents.*",
+    f"{VIDEO}-episode-*.mp4",
+)
+
+
+@contextlib.contextmanager
+def claimed(path: Path | None, default_name: str, overwrite: bool) -> Iterator[Path]:
+    """A folder without a run in it, for this process alone until the block ends.
+
+    A folder named by the user is refused if it holds a run already, unless that may be
+    overwritten; the default one is always new.
+    """
+    folder = _new_folder(default_name) if path is None else _named_folder(path)
+    with _locked(folder):
+        present = files_of_a_run(folder)
+        if present and not overwrite:
+            raise ImelError(
+                f"{folder} already holds a run ({present[0].name}); "
+                "give another --run-dir, or --overwrite to replace it"
+            )
+        for file in present:
+            file.unlink()
+        yield folder
+
+
+def files_of_a_run(folder: Path) -> list[Path]:
+    """The files in a folder that a run makes; nothing else is ever removed."""
+    return [file for pattern in _MADE_BY_A_RUN for file in sorted(folder.glob(pattern))]
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a document so that the name never holds half of it."""
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, path)
+
+
+def read_json(path: Path) -> Any:
+    """What `write_json` wrote, or something a user broke since: refused by name."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ImelError(f"{path} is not valid JSON: {error}") from None
+
+
+def _new_folder(name: str) -> Path:
+    """runs/NAME, or runs/NAME-2, -3, ... if there are such runs already."""
+    name = name.replace("/", "-").replace(":", "-")
+    number = 1
+    while True:
+        folder = Path("runs", name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+        else:
+            return folder
+
+
+def _named_folder(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ImelError(f"{folder} is not a folder: a run cannot be kept there") from None
+    return folder
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ImelError(f"another process is writing a run to {folder}") from None
+        yield
+    finally:
+        os.close(descriptor)  # which also gives the lock back

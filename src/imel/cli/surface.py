@@ -1,0 +1,127 @@
+"""The data of the policy picture: a plane through state space, the policy on it, the memories.
+
+It is the only place where the picture meets the model; `imel.report.surface` draws plain arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imel.errors import SettingsError
+from imel.policy import ImelPolicy
+from imel.report.surface import PolicySurface
+
+Array = NDArray[np.float64]
+
+_CELLS = 100
+"""Points of the grid along each axis."""
+_CHUNK = 1024
+"""States the policy answers for at a time: kernels against a large memory take room."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Two directions in state space, with coordinates for states and states for coordinates."""
+
+    labels: tuple[str, str]
+    origin: Tensor  # [d_s] where both coordinates are zero
+    directions: Tensor  # [2, d_s] orthonormal, or zero where the space has no second dimension
+    normalised: bool
+    """Whether the plane lies in normalised or in raw state space."""
+
+
+def policy_surface(policy: ImelPolicy, title: str, action: int | None = None) -> PolicySurface:
+    """The policy over a plane, for one dimension of the action."""
+    memory = policy.memory
+    improved = memory.column("improved_means")
+    chosen, note = _choose_action(improved, action)
+    plane = state_plane(policy)
+    states = memory.column("states")
+    positions = _coordinates(plane, policy, states)
+    x, y = (_axis(positions[:, i]) for i in range(2))
+    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    return PolicySurface(
+        title=title + note,
+        axis_labels=plane.labels,
+        action_label="action" if improved.shape[1] == 1 else f"action {chosen}",
+        x=x,
+        y=y,
+        means=_act(policy, _states(plane, policy, grid))[:, chosen].reshape(len(y), len(x)),
+        positions=positions,
+        old_means=_array(memory.column("means")[:, chosen]),
+        improved_means=_array(improved[:, chosen]),
+        policy_means=_act(policy, states)[:, chosen],
+    )
+
+
+def state_plane(policy: ImelPolicy) -> Plane:
+    """The state's own two dimensions, or the first two principal components of the memories."""
+    states = policy.memory.column("states")
+    if states.shape[1] == 2:
+        identity = torch.eye(2, device=states.device)
+        return Plane(("state 0", "state 1"), torch.zeros_like(states[0]), identity, False)
+    normalised = policy.normaliser(states)
+    origin = normalised.mean(dim=0)
+    _, scales, components = torch.linalg.svd(normalised - origin, full_matrices=False)
+    directions = torch.zeros(2, states.shape[1], device=states.device)
+    labels = ["no second dimension", "no second dimension"]
+    shares = scales.square() / scales.square().sum().clamp_min(1e-12)
+    for i in range(min(2, components.shape[0])):
+        largest = components[i].abs().argmax()
+        # A component's sign is arbitrary: fixed, the same run always gives the same picture
+        directions[i] = components[i] * components[i, largest].sign()
+        labels[i] = _component_label(i, float(shares[i]), directions[i])
+    return Plane((labels[0], labels[1]), origin, directions, True)
+
+
+def _component_label(number: int, share: float, direction: Tensor) -> str:
+    largest = direction.abs().argsort(descending=True)[:3]
+    terms = " ".join(f"{direction[j]:+.2f} s{int(j)}" for j in largest)
+    more = " …" if direction.numel() > 3 else ""
+    return f"component {number + 1} ({share:.0%} of variance): {terms}{more}"
+
+
+def _choose_action(improved: Tensor, action: int | None) -> tuple[int, str]:
+    """The dimension to show, and a note on the choice where there is one."""
+    count = improved.shape[1]
+    if action is not None and not 0 <= action < count:
+        raise SettingsError(f"action={action} is not between 0 and {count - 1}")
+    if count == 1:
+        return 0, ""
+    if action is not None:
+        return action, f": action {action} of {count}"
+    chosen = int(improved.var(dim=0, unbiased=False).argmax())
+    return chosen, f": action {chosen} of {count}, whose μ* varies most"
+
+
+def _coordinates(plane: Plane, policy: ImelPolicy, states: Tensor) -> Array:
+    space = policy.normaliser(states) if plane.normalised else states
+    return _array((space - plane.origin) @ plane.directions.T)  # [N, 2]
+
+
+def _states(plane: Plane, policy: ImelPolicy, coordinates: Array) -> Tensor:
+    """Raw states on the plane: all other components are at the memories' mean."""
+    along = torch.as_tensor(coordinates, dtype=torch.float32, device=plane.origin.device)
+    space = plane.origin + along @ plane.directions
+    return policy.normaliser.inverse(space) if plane.normalised else space
+
+
+def _axis(coordinates: Array) -> Array:
+    """The range in which the memories lie, but for stray ones."""
+    low, high = np.percentile(coordinates, [0.5, 99.5])
+    margin = 0.06 * (high - low) or 1.0
+    return np.linspace(low - margin, high + margin, _CELLS)
+
+
+def _act(policy: ImelPolicy, states: Tensor) -> Array:
+    chunks = (states[i : i + _CHUNK] for i in range(0, len(states), _CHUNK))
+    return np.concatenate([_array(policy.act(chunk)[0]) for chunk in chunks])
+
+
+def _array(tensor: Tensor) -> Array:
+    return tensor.detach().cpu().double().numpy()

@@ -1,0 +1,1 @@
+"""Pictures drawn from plain data: neither torch nor the algorithm is needed to redraw one."""

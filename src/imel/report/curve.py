@@ -1,0 +1,134 @@
+"""The learning curve of a run, from its monitor file and its evaluation alone."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from imel.errors import ImelError
+from imel.report.nearby import Array, Summary, summarise_near
+
+_COLOUR, _EVALUATION = "#2166ac", "#d6604d"
+_PLACES, _REACH = 200, 0.04
+"""Where the running mean is taken, and over which share of the steps to either side."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The deterministic return after some steps."""
+
+    steps: int
+    episodes: int
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class LearningCurve:
+    """The episodes of a training run in the order in which they ended."""
+
+    title: str
+    steps: Array  # [n] environment steps taken when the episode ended
+    returns: Array  # [n]
+    evaluation: Evaluation | None = None
+
+
+def read_curve(monitor: Path, evaluation: Path, title: str) -> LearningCurve:
+    """The curve behind a monitor file of ours, or of Stable-Baselines3 where steps are summed."""
+    with monitor.open(encoding="utf-8", newline="") as file:
+        if not file.readline().startswith("#"):
+            raise ImelError(f"{monitor} is not a monitor file")
+        rows = list(csv.DictReader(file))
+    try:
+        returns = np.array([float(row["r"]) for row in rows])
+        lengths = np.array([float(row["l"]) for row in rows])
+        recorded = [row.get("steps") for row in rows]
+        steps = np.array([float(s) for s in recorded if s])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ImelError(f"{monitor} is damaged: {error}") from None
+    if len(steps) != len(returns):
+        steps = np.cumsum(lengths)
+    return LearningCurve(title, steps, returns, _read_evaluation(evaluation))
+
+
+def running_trend(curve: LearningCurve) -> Summary:
+    """Mean and 20-80 percentile band of the episodes that ended around the same steps."""
+    places = np.linspace(curve.steps.min(), curve.steps.max(), _PLACES)
+    return summarise_near(curve.steps, curve.returns, places, _REACH, (20.0, 80.0))
+
+
+def curve_figure(curve: LearningCurve) -> Figure:
+    """Episodes as dots, their trend as a line with its band, the evaluation as a marker."""
+    figure = Figure(figsize=(8, 5.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set_title(curve.title, fontsize=13)
+    axes.set_xlabel("environment steps")
+    axes.set_ylabel("episode return")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(curve.returns):
+        _draw_episodes(axes, curve)
+    else:
+        axes.text(0.5, 0.5, "no episode has ended", transform=axes.transAxes, ha="center")
+    if curve.evaluation is not None:
+        _draw_evaluation(axes, curve.evaluation)
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside lower center", ncols=2, fontsize=9)
+    return figure
+
+
+def _draw_episodes(axes: Axes, curve: LearningCurve) -> None:
+    crowd = min(1.0, 300 / len(curve.returns))
+    axes.scatter(
+        curve.steps,
+        curve.returns,
+        s=6 + 8 * crowd,
+        color=_COLOUR,
+        alpha=0.12 + 0.25 * crowd,
+        linewidths=0,
+        rasterized=True,
+        label="training episodes (stochastic)",
+    )
+    trend = running_trend(curve)
+    axes.fill_between(
+        trend.places, trend.low, trend.high, color=_COLOUR, alpha=0.2, linewidth=0, label="20–80 %"
+    )
+    axes.plot(trend.places, trend.mean, color=_COLOUR, linewidth=2, label="running mean")
+
+
+def _draw_evaluation(axes: Axes, evaluation: Evaluation) -> None:
+    axes.errorbar(
+        evaluation.steps,
+        evaluation.mean,
+        yerr=evaluation.std,
+        fmt="D",
+        markersize=7,
+        capsize=5,
+        color=_EVALUATION,
+        zorder=5,
+        label=f"deterministic, {evaluation.episodes} episodes: "
+        f"{evaluation.mean:.1f} ± {evaluation.std:.1f}",
+    )
+
+
+def _read_evaluation(path: Path) -> Evaluation | None:
+    if not path.is_file():
+        return None
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        played = document["deterministic"]
+        return Evaluation(
+            document["timesteps"], document["episodes"], played["mean"], played["std"]
+        )
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ImelError(f"{path} is not an evaluation: {error}") from None

@@ -1,0 +1,50 @@
+"""Running summaries: what values are like around places on an axis. Used by both pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+_FEWEST = 10
+"""Values a summary rests on at least, if there are so many."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and a percentile band of the values near each place."""
+
+    places: Array  # [P]
+    mean: Array  # [P]
+    low: Array  # [P]
+    high: Array  # [P]
+
+
+def summarise_near(
+    x: Array, values: Array, places: Array, reach: float, band: tuple[float, float]
+) -> Summary:
+    """Summarise the values around each place, the nearer the more.
+
+    Weights fall to zero at the distance `reach`, a share of the extent of x; where values are
+    sparse, at that of the tenth nearest, so that a crowd further off has no say. Places beyond
+    all x are left out.
+    """
+    order = np.argsort(values, kind="stable")
+    x, values = x[order], values[order]
+    places = places[(places >= x.min()) & (places <= x.max())]
+    least = max(reach * float(np.ptp(x)), 1e-9)
+    fewest = min(_FEWEST, len(x)) - 1
+    rows = np.empty((len(places), 3))
+    for i, place in enumerate(places):
+        distances = np.abs(x - place)
+        # A little further, so that the tenth itself counts
+        width = max(least, 1.1 * float(np.partition(distances, fewest)[fewest]))
+        weights = np.clip(1.0 - (distances / width) ** 2, 0.0, None)
+        weights /= weights.sum()
+        quantiles = np.cumsum(weights) - 0.5 * weights  # of the values, which are in order
+        rows[i] = weights @ values, *np.interp(np.array(band) / 100.0, quantiles, values)
+    mean, low, high = rows.T
+    return Summary(places, mean, low, high)

@@ -1,0 +1,142 @@
+"""The picture of a policy: its mean over a plane of states, and the memories it is made of.
+
+Left the policy as a map; right an update step as in the paper's Figure 1, against one axis.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from imel.report.nearby import Array, summarise_near
+
+_MAP, _RANGE = "RdBu_r", Normalize(-1.0, 1.0)
+_RAISED, _LOWERED, _OLD, _POLICY = "#b2182b", "#2166ac", "#8a8a8a", "#111111"
+_MOST_ARROWS = 300
+_ARROW_HEIGHT = 0.06
+"""The arrow of a change by one policy unit, as a share of the map's height."""
+_REACH = 0.05
+"""The policy's line averages over memories this near, as a share of their extent."""
+
+
+@dataclass(frozen=True)
+class PolicySurface:
+    """A policy's mean over a plane and its memories, for one action dimension, in policy units."""
+
+    title: str  # which run, and which action where there are several
+    axis_labels: tuple[str, str]
+    action_label: str
+    x: Array  # [X] coordinates of the map's columns
+    y: Array  # [Y] coordinates of the map's rows
+    means: Array  # [Y, X] the policy's mean on the plane
+    positions: Array  # [N, 2] the memories on the plane
+    old_means: Array  # [N] mu: the mean when the memory was made
+    improved_means: Array  # [N] mu*
+    policy_means: Array  # [N] the policy's mean now, at each memory's own state
+
+    def shown(self) -> NDArray[np.intp]:
+        """Rows that are drawn: all, or a sample of them that is always the same."""
+        count = len(self.positions)
+        if count <= _MOST_ARROWS:
+            return np.arange(count)
+        return np.sort(np.random.default_rng(0).choice(count, _MOST_ARROWS, replace=False))
+
+
+def surface_figure(surface: PolicySurface) -> Figure:
+    """The map and the update side by side."""
+    figure = Figure(figsize=(13, 5.8), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(surface.title, fontsize=13)
+    left, right = figure.subplots(1, 2)
+    _draw_map(figure, left, surface)
+    _draw_update(right, surface)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def _draw_map(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
+    image = axes.pcolormesh(
+        surface.x,
+        surface.y,
+        surface.means,
+        shading="gouraud",
+        rasterized=True,
+        cmap=_MAP,
+        norm=_RANGE,
+    )
+    rows = surface.shown()
+    x, y = surface.positions[rows].T
+    change = (surface.improved_means - surface.old_means)[rows]
+    height = (surface.y[-1] - surface.y[0]) * _ARROW_HEIGHT
+    _arrows(axes, x, y, np.clip(change, -2.0, 2.0) * height, color="black", alpha=0.6)
+    axes.scatter(
+        x,
+        y,
+        c=surface.improved_means[rows],
+        s=16,
+        edgecolors="black",
+        linewidths=0.4,
+        cmap=_MAP,
+        norm=_RANGE,
+    )
+    axes.set_xlim(surface.x[0], surface.x[-1])
+    axes.set_ylim(surface.y[0], surface.y[-1])
+    axes.set_xlabel(surface.axis_labels[0])
+    axes.set_ylabel(surface.axis_labels[1])
+    axes.set_title("the policy's mean, and memories coloured by μ*", fontsize=11)
+    figure.colorbar(
+        image, ax=axes, label=f"{surface.action_label} (its range is [-1, 1])", extend="both"
+    )
+
+
+def _draw_update(axes: Axes, surface: PolicySurface) -> None:
+    rows = surface.shown()
+    x = surface.positions[rows, 0]
+    old, improved = surface.old_means[rows], surface.improved_means[rows]
+    up = improved > old
+    change = improved - old
+    _arrows(axes, x[up], old[up], change[up], color=_RAISED, alpha=0.45, label="μ → μ*, raised")
+    _arrows(
+        axes, x[~up], old[~up], change[~up], color=_LOWERED, alpha=0.45, label="μ → μ*, lowered"
+    )
+    axes.scatter(x, old, s=14, color=_OLD, zorder=3, label="μ: the mean when remembered")
+    line = summarise_near(
+        surface.positions[:, 0], surface.policy_means, surface.x, _REACH, (10.0, 90.0)
+    )
+    axes.fill_between(line.places, line.low, line.high, color=_POLICY, alpha=0.13, linewidth=0)
+    axes.plot(
+        line.places,
+        line.mean,
+        color=_POLICY,
+        linewidth=2.2,
+        zorder=4,
+        label="new policy: mean and 10–90 % over the memories near there",
+    )
+    for bound in (-1.0, 1.0):
+        axes.axhline(bound, color=_OLD, linewidth=0.8, linestyle=(0, (4, 4)), zorder=0)
+    axes.set_xlim(surface.x[0], surface.x[-1])
+    axes.set_ylim(*_vertical_range(old, improved, line.mean))
+    axes.set_xlabel(surface.axis_labels[0])
+    axes.set_ylabel(surface.action_label)
+    axes.set_title("the memories' improvement, and the policy made of it", fontsize=11)
+
+
+def _arrows(axes: Axes, x: Array, y: Array, heights: Array, **style: Any) -> None:
+    """Vertical arrows from (x, y), as long as they are high on the axis."""
+    flat = np.zeros_like(heights)
+    axes.quiver(
+        x, y, flat, heights, angles="xy", scale_units="xy", scale=1.0, width=0.0022, **style
+    )
+
+
+def _vertical_range(*shown: Array) -> tuple[float, float]:
+    """The whole action range, and what lies beyond it but for stray arrows."""
+    low, high = np.percentile(np.concatenate(shown), [2.0, 98.0])
+    return float(np.clip(low - 0.1, -3.0, -1.1)), float(np.clip(high + 0.1, 1.1, 3.0))

@@ -1,0 +1,49 @@
+"""Checking settings and options against the dataclasses that declare them."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from imel.errors import SettingsError, nearest_name
+
+T = TypeVar("T")
+Ranges = Mapping[str, tuple[float, float]]
+
+
+def updated(instance: T, changes: Mapping[str, Any], what: str, ranges: Ranges) -> T:
+    """A dataclass with some fields changed; refuses what is unknown, mistyped or out of range.
+
+    Unless `ranges` says otherwise, whole numbers start at 1 and others at 0.
+    """
+    hints = typing.get_type_hints(type(instance))
+    for name, value in changes.items():
+        if name not in hints:
+            raise SettingsError(f"{what} has no '{name}'; {nearest_name(name, hints)}")
+        _check(name, value, hints[name], ranges)
+    plain: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()
+    }
+    return replace(instance, **plain)  # type: ignore[type-var]
+
+
+def _check(name: str, value: Any, hint: Any, ranges: Ranges) -> None:
+    if typing.get_origin(hint) is typing.Literal:
+        choices = typing.get_args(hint)
+        if value not in choices:
+            raise SettingsError(f"{name}={value!r} is none of {', '.join(map(repr, choices))}")
+    elif typing.get_origin(hint) is tuple:
+        sizes = value if isinstance(value, tuple | list) else ()
+        if not sizes or not all(type(size) is int and size > 0 for size in sizes):
+            raise SettingsError(f"{name}={value!r} is not a list of layer sizes")
+    elif hint in (int, float):
+        accepted = int if hint is int else (int, float)
+        if not isinstance(value, accepted) or isinstance(value, bool):
+            raise SettingsError(f"{name}={value!r} is not of type {hint.__name__}")
+        low, high = ranges.get(name, (1 if hint is int else 0.0, float("inf")))
+        if not low <= value <= high:
+            raise SettingsError(f"{name}={value!r} is not between {low} and {high}")
+    elif isinstance(hint, type) and not isinstance(value, hint):
+        raise SettingsError(f"{name}={value!r} is not of type {hint.__name__}")

@@ -1,0 +1,267 @@
+"""Input that cannot work is refused early, in one line that says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.wrappers import TransformObservation
+from stable_baselines3.common.vec_env import DummyVecEnv
+from stable_baselines3.ppo import MlpPolicy
+
+from imel import IMeL
+from imel.errors import ImelError, NonFiniteError, SettingsError, SpaceError
+from small import BATCH, STATES, answers, differing, small_model, tensors_of
+from toy import FloatArray, ScriptedEnv
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,))
+HALF_OPEN = spaces.Box(np.array([-1.0, -np.inf], np.float32), np.ones(2, np.float32))
+
+
+class Blank(gym.Env[Any, Any]):
+    """An environment that is nothing but its spaces."""
+
+    def __init__(self, observations: spaces.Space[Any], actions: spaces.Space[Any]) -> None:
+        self.observation_space, self.action_space = observations, actions
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "wrong"),
+    [
+        (VECTOR, spaces.Discrete(3), "actions .* not Discrete"),
+        (VECTOR, spaces.MultiDiscrete([2, 3]), "actions .* not MultiDiscrete"),
+        (VECTOR, spaces.Dict(arm=VECTOR), "actions .* not Dict"),
+        (VECTOR, spaces.Box(-1.0, 1.0, (2, 2)), "actions .* not Box"),
+        (VECTOR, spaces.Box(-np.inf, np.inf, (2,)), "action bounds must be finite"),
+        (VECTOR, HALF_OPEN, "action bounds must be finite"),
+        (spaces.Discrete(3), VECTOR, "observations .* not Discrete"),
+        (spaces.Dict(eye=VECTOR), VECTOR, "observations .* not Dict"),
+        (spaces.Dict(eye=spaces.Dict(left=VECTOR)), VECTOR, "observations .* not Dict"),
+        (spaces.Box(0, 255, (36, 36, 3), np.uint8), VECTOR, "observations .* not Box"),
+    ],
+)
+def test_spaces_that_cannot_be_learned_on(
+    observations: spaces.Space[Any], actions: spaces.Space[Any], wrong: str
+) -> None:
+    with pytest.raises(SpaceError, match=wrong) as refusal:
+        IMeL("MkiPolicy", Blank(observations, actions))
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", ["Pendulim-v1", "Nothing-v0", "no_such_module:Nothing-v0"])
+def test_an_unknown_environment_is_named(name: str) -> None:
+    with pytest.raises(ImelError, match=f"cannot make environment '{name}'") as refusal:
+        IMeL("MkiPolicy", name)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_new_model_needs_an_environment() -> None:
+    with pytest.raises(ImelError, match="environment is needed"):
+        IMeL("MkiPolicy", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        ({"kl_buget": 1.0}, "kl_budget"),
+        ({"learning_rates": 1e-3}, "learning_rate"),
+        ({"memory": 64}, "memory_size"),
+        ({"policy": "MkiPolcy"}, "MkiPolicy"),
+        ({"preset": "exploraton"}, "exploration"),
+        ({"policy_kwargs": {"feature": 3}}, "features"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest(
+    arguments: dict[str, Any], meant: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"did you mean '{meant}'"):
+        small_model(**arguments)
+
+
+def test_a_name_unlike_any_is_answered_with_all() -> None:
+    with pytest.raises(SettingsError, match=r"valid names: advantage, .*std_mode"):
+        small_model(zzz=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("batch_size", "64"),
+        ("batch_size", 64.0),
+        ("batch_size", True),
+        ("batch_size", 1),
+        ("memory_size", None),
+        ("n_envs", 0),
+        ("gamma", True),
+        ("gamma", "0.9"),
+        ("gamma", 1.01),
+        ("gamma", -0.1),
+        ("gamma", float("nan")),
+        ("gae_lambda", 2),
+        ("critic_learning_rate", -1e-3),
+        ("learning_rate", -1e-3),
+        ("learning_rate", 0),
+        ("learning_rate", True),
+        ("learning_rate", None),
+        ("kl_budget", float("nan")),
+        ("kl_budget", "1:inf"),
+        ("kl_budget", "1:-1"),
+        ("std", "wide:narrow"),
+        ("std", "1:2:3"),
+        ("std_mode", "constnt"),
+        ("clip_means", 1),
+        ("clip_means", "yes"),
+        ("critic_hidden", 64),
+        ("critic_hidden", (0,)),
+        ("critic_hidden", (3.5,)),
+        ("critic_hidden", "64"),
+    ],
+)
+def test_a_setting_of_the_wrong_kind_is_named(name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=name) as refusal:
+        small_model(**{name: value})
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "value"),
+    [
+        ("MkiPolicy", "features", "8"),
+        ("MkiPolicy", "features", 0),
+        ("MkiPolicy", "hidden", 64),
+        ("MkiPolicy", "kernel_scale", "wide"),
+        ("NpPolicy", "hidden", ()),
+        ("NpPolicy", "deterministic", "median"),
+        ("NearestPolicy", "neighbours", 0),
+    ],
+)
+def test_a_policy_option_of_the_wrong_kind_is_named(policy: str, name: str, value: Any) -> None:
+    with pytest.raises(SettingsError, match=name):
+        small_model(policy, policy_kwargs={name: value})
+
+
+def test_the_interpolators_own_std_needs_an_interpolator_that_has_one() -> None:
+    for policy in ("MkiPolicy", "NearestPolicy", "RegressorPolicy"):
+        with pytest.raises(SettingsError, match="std_mode"):
+            small_model(policy, std_mode="model")
+
+
+def test_a_policy_class_of_another_library_is_refused() -> None:
+    with pytest.raises(SettingsError, match="ActorCriticPolicy"):
+        small_model(MlpPolicy)
+
+
+def test_a_memory_smaller_than_a_batch_is_refused() -> None:
+    with pytest.raises(SettingsError, match="memory_size=63 is smaller than one batch"):
+        small_model(memory_size=BATCH - 1)
+    assert small_model(memory_size=BATCH).learn(2 * BATCH).num_timesteps == 2 * BATCH
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2, 3), (2, 2, 2)])
+def test_observations_of_the_wrong_shape_are_refused(shape: tuple[int, ...]) -> None:
+    model = small_model()
+    with pytest.raises(ValueError, match="shape"):
+        model.predict(np.zeros(shape, np.float32))
+    with pytest.raises(ImelError, match="shape"):
+        model.explain(np.zeros(shape, np.float32))
+
+
+def test_observations_are_explained_one_at_a_time() -> None:
+    with pytest.raises(ImelError, match="one observation of shape"):
+        small_model().explain(STATES)
+
+
+@pytest.mark.parametrize("steps", [0, -5])
+def test_no_steps_change_nothing(steps: int) -> None:
+    model = small_model().learn(BATCH)
+    before = tensors_of(model)
+
+    model.learn(steps, reset_num_timesteps=False)
+
+    assert model.num_timesteps == BATCH
+    assert differing(before, tensors_of(model)) == []
+
+
+def assert_whole(model: IMeL, folder: Path) -> None:
+    """The model is finite, predicts, and can be saved and loaded."""
+    assert all(t.isfinite().all() for t in tensors_of(model).values() if t.is_floating_point())
+    assert np.isfinite(answers(model)).all()
+    model.save(folder / "model")
+    np.testing.assert_array_equal(answers(IMeL.load(folder / "model")), answers(model))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("place", "life_step", "where"),
+    [
+        ("reward", 42, "reward .* at step 2 of episode"),
+        ("observation", 42, "observation .* at step 2 of episode"),
+        ("observation", 44, "observation .* at step 4 of episode"),  # the episode's last
+    ],
+)
+def test_what_is_not_finite_ends_learning_at_the_last_whole_iteration(
+    place: Literal["reward", "observation"],
+    value: float,
+    life_step: int,
+    where: str,
+    tmp_path: Path,
+) -> None:
+    bad = ScriptedEnv(5, bad_step=life_step, bad_value=value, bad_place=place)
+    model = small_model(env=DummyVecEnv([ScriptedEnv, lambda: bad]), std_mode="constant")
+    model.learn(BATCH)  # 32 steps in each environment
+    before, generator = tensors_of(model), model.policy.generator.get_state()
+
+    with pytest.raises(NonFiniteError, match=f"environment 1 .*{where}") as refusal:
+        model.learn(BATCH, reset_num_timesteps=False)
+
+    assert "\n" not in str(refusal.value)
+    assert differing(before, tensors_of(model)) == []
+    assert torch.equal(generator, model.policy.generator.get_state())
+    assert_whole(model, tmp_path)
+
+
+def test_learning_goes_on_after_such_an_error_with_true_transitions() -> None:
+    model = small_model(env=ScriptedEnv(episode_length=7, bad_step=BATCH + 20))
+    with pytest.raises(NonFiniteError):
+        model.learn(2 * BATCH)
+
+    model.learn(BATCH, reset_num_timesteps=False)
+
+    memory = model.policy.memory
+    states, successors = memory.column("states"), memory.column("next_states")
+    assert torch.equal(successors - states, torch.tensor([[0.0, 1.0]]).expand(len(memory), 2))
+    assert torch.equal(memory.column("steps"), states[:, 1].long())
+
+
+class BadStart(ScriptedEnv):
+    """Its first observation of all is not finite."""
+
+    def reset(self, **arguments: Any) -> tuple[FloatArray, dict[str, Any]]:
+        observation, info = super().reset(**arguments)
+        return (observation if self._episode else observation * np.nan), info
+
+
+def too_large() -> gym.Env[Any, Any]:
+    """Its observations are finite, but not in single precision."""
+    space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    return TransformObservation(
+        ScriptedEnv(), lambda o: (o + 1.0).astype(np.float64) * 1e300, space
+    )
+
+
+@pytest.mark.parametrize("make", [BadStart, too_large])
+def test_no_observation_that_is_not_finite_is_remembered(
+    make: Callable[[], gym.Env[Any, Any]], tmp_path: Path
+) -> None:
+    model = small_model(env=DummyVecEnv([make, make]))
+
+    with pytest.raises(NonFiniteError, match="observation"):
+        model.learn(BATCH)
+
+    assert_whole(model, tmp_path)

@@ -1,0 +1,255 @@
+"""A checkpoint holds everything, exactly, and a failed write costs nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import pickle
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pytest
+import torch
+
+from imel import IMeL, MkiPolicy, NpPolicy, checkpoint
+from imel.errors import CheckpointError, ImelError, SettingsError
+from imel.policy import POLICIES, ImelPolicy
+from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
+from toy import ScriptedEnv
+
+every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
+
+
+def fail(*_: Any, **__: Any) -> NoReturn:
+    raise OSError("no space left on device")
+
+
+@every_policy
+def test_a_loaded_model_holds_the_same_tensors(policy: str, tmp_path: Path) -> None:
+    model = small_model(policy).learn(3 * BATCH)
+    model.predict(STATES)  # moves the policy's generator
+    model.save(tmp_path / "model")
+    loaded = IMeL.load(tmp_path / "model")
+
+    assert differing(tensors_of(model), tensors_of(loaded)) == []
+    assert torch.equal(model.generator.get_state(), loaded.generator.get_state())
+    assert torch.equal(model.policy.generator.get_state(), loaded.policy.generator.get_state())
+    for name in ("optimizer", "critic_optimizer"):
+        before = getattr(model, name).state_dict()["state"]
+        after = getattr(loaded, name).state_dict()["state"]
+        assert bool(before) == (name == "critic_optimizer" or policy != "NearestPolicy")
+        assert before.keys() == after.keys()
+        for number, moments in before.items():
+            assert set(moments) == {"step", "exp_avg", "exp_avg_sq"}
+            assert differing(moments, after[number]) == []
+
+
+def test_a_loaded_model_holds_the_same_settings_spaces_and_counters(tmp_path: Path) -> None:
+    env = ScriptedEnv(bounds=(-3.0, 1.0))
+    options = {"features": 3, "hidden": (5,)}
+    model = small_model(
+        env=env, policy_kwargs=options, kl_budget="2:1", critic_hidden=(7,), stats_window_size=7
+    )
+    model.learn(2 * BATCH).learn(BATCH, reset_num_timesteps=False)
+    model.save(tmp_path / "model")
+
+    loaded = IMeL.load(tmp_path / "model")
+
+    assert loaded.settings == model.settings
+    assert loaded.policy_class is MkiPolicy
+    assert loaded.policy.options == model.policy.options
+    assert loaded.observation_space == model.observation_space
+    assert loaded.action_space == model.action_space
+    for name in (
+        *("seed", "n_envs", "n_steps", "num_timesteps", "iteration", "_n_updates"),
+        *("_total_timesteps", "_current_progress_remaining", "_stats_window_size"),
+    ):
+        assert getattr(loaded, name) == getattr(model, name), name
+    assert loaded._clock.next_episode == model._clock.next_episode
+    assert loaded.ep_info_buffer is not None
+    assert model.ep_info_buffer is not None
+    assert len(loaded.ep_info_buffer) == 7
+    assert list(loaded.ep_info_buffer) == list(model.ep_info_buffer)
+    assert loaded.ep_info_buffer.maxlen == model.ep_info_buffer.maxlen
+
+
+@every_policy
+def test_original_and_loaded_model_learn_on_alike(policy: str, tmp_path: Path) -> None:
+    model = small_model(policy).learn(3 * BATCH)
+    model.save(tmp_path / "model")
+    loaded = IMeL.load(tmp_path / "model", env=points())
+    model.set_env(points())
+
+    for one in (model, loaded):
+        assert one.env is not None
+        one.env.seed(9)
+        one.learn(2 * BATCH, reset_num_timesteps=False)
+
+    assert differing(tensors_of(model), tensors_of(loaded)) == []
+    assert torch.equal(model.generator.get_state(), loaded.generator.get_state())
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ("model", "model.safetensors"),
+        ("model.zip", "model.safetensors"),
+        ("model.safetensors", "model.safetensors"),
+        ("model.v1.2", "model.v1.2.safetensors"),
+        ("new/folder/model", "new/folder/model.safetensors"),
+    ],
+)
+def test_names_get_our_suffix(given: str, written: str, tmp_path: Path) -> None:
+    model = small_model().learn(BATCH)
+    model.save(str(tmp_path / given))
+
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / written]
+    for name in (given, written):
+        np.testing.assert_array_equal(answers(IMeL.load(str(tmp_path / name))), answers(model))
+
+
+def test_what_was_saved_is_loaded_even_beside_a_foreign_file_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "model.zip").write_bytes(b"another library's archive")
+    model = small_model()
+    model.save(tmp_path / "model.zip")
+
+    np.testing.assert_array_equal(answers(IMeL.load(tmp_path / "model.zip")), answers(model))
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_write_that_fails_leaves_the_previous_file(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small_model()
+    model.save(tmp_path / "model")
+    before = (tmp_path / "model.safetensors").read_bytes()
+    model.learn(BATCH)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, step, fail)
+        with pytest.raises(OSError, match="no space left"):
+            model.save(tmp_path / "model")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    model.save(tmp_path / "model")
+    assert (tmp_path / "model.safetensors").read_bytes() != before
+
+
+def test_a_file_is_on_the_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    fsync, replace = os.fsync, os.replace
+
+    def watched_fsync(descriptor: int) -> None:
+        order.append("fsync")
+        fsync(descriptor)
+
+    def watched_replace(source: str, target: Path) -> None:
+        order.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(os, "replace", watched_replace)
+
+    small_model().save(tmp_path / "model")
+
+    assert order == ["fsync", "replace", "fsync"]
+
+
+def test_a_checkpoint_is_as_readable_as_any_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    small_model().save(tmp_path / "model")
+
+    modes = {path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 1
+
+
+def test_a_function_as_schedule_is_refused_at_save_and_nothing_is_written(tmp_path: Path) -> None:
+    model = small_model(kl_budget=lambda progress: 1.0 + progress).learn(BATCH)
+
+    with pytest.raises(SettingsError, match="kl_budget is a function") as refusal:
+        model.save(tmp_path / "model")
+
+    assert "\n" not in str(refusal.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_pickle_is_used_for_any_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small_model().learn(BATCH)
+    for module, names in ((pickle, ("dump", "dumps", "load", "loads")), (torch, ("save", "load"))):
+        for name in names:
+            monkeypatch.setattr(module, name, fail)
+    for name in ("Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, fail)
+
+    model.save(tmp_path / "model")
+    IMeL.load(tmp_path / "model").set_parameters(str(tmp_path / "model"))
+    model.policy.save(str(tmp_path / "policy"))
+    MkiPolicy.load(str(tmp_path / "policy"))
+
+
+@every_policy
+def test_a_policy_is_saved_and_loaded_alone(policy: str, tmp_path: Path) -> None:
+    model = small_model(policy).learn(2 * BATCH)
+    model.policy.save(str(tmp_path / "policy.zip"))
+    assert (tmp_path / "policy.safetensors").is_file()
+
+    for cls in (POLICIES[policy], ImelPolicy):
+        loaded = cls.load(str(tmp_path / "policy.zip"))
+        assert type(loaded) is POLICIES[policy]
+        assert differing(model.policy.state_dict(), loaded.state_dict()) == []
+        np.testing.assert_array_equal(answers(model), answers(loaded))
+
+
+def test_a_policy_is_loaded_from_a_whole_model(tmp_path: Path) -> None:
+    model = small_model("NpPolicy", std_mode="model", min_std=0.3).learn(BATCH)
+    model.save(tmp_path / "model")
+
+    loaded = ImelPolicy.load(str(tmp_path / "model"))
+
+    states = torch.from_numpy(STATES)
+    for ours, theirs in zip(model.policy.act(states), loaded.act(states), strict=True):
+        assert torch.equal(ours, theirs)
+    with pytest.raises(CheckpointError, match="NpPolicy, not a MkiPolicy"):
+        MkiPolicy.load(str(tmp_path / "model"))
+    assert isinstance(NpPolicy.load(str(tmp_path / "model")), NpPolicy)
+
+
+def test_settings_given_at_load_replace_the_saved_ones(tmp_path: Path) -> None:
+    small_model(kl_budget=3.0).save(tmp_path / "model")
+
+    assert IMeL.load(tmp_path / "model").settings.kl_budget == 3.0
+    assert IMeL.load(tmp_path / "model", kl_budget=1.0).kl_budget_schedule(0.5) == 1.0
+    with pytest.raises(CheckpointError, match="does not fit"):
+        IMeL.load(tmp_path / "model", memory_size=4 * BATCH)
+
+
+def test_the_manifest_says_what_made_the_file(tmp_path: Path) -> None:
+    small_model().save(tmp_path / "model")
+
+    tensors, manifest = checkpoint.read(tmp_path / "model")
+
+    assert manifest["schema"] == checkpoint.SCHEMA
+    assert manifest["versions"]["torch"] == importlib.metadata.version("torch")
+    assert manifest["sha256"].keys() == tensors.keys()
+
+
+def test_a_policy_of_ones_own_is_found_once_it_is_among_the_policies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OwnPolicy(MkiPolicy):
+        """Not one of the five."""
+
+    model = small_model(OwnPolicy).learn(BATCH)
+    model.save(tmp_path / "model")
+    with pytest.raises(ImelError, match="OwnPolicy"):
+        IMeL.load(tmp_path / "model")
+
+    monkeypatch.setitem(POLICIES, "OwnPolicy", OwnPolicy)
+    loaded = IMeL.load(tmp_path / "model")
+
+    assert type(loaded.policy) is OwnPolicy
+    np.testing.assert_array_equal(answers(loaded), answers(model))

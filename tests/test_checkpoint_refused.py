@@ -1,0 +1,237 @@
+"""What is no whole checkpoint of ours is refused in one line: never executed, never half used."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import json
+import os
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save as safetensors_bytes
+
+import imel
+from imel import IMeL, MkiPolicy, checkpoint
+from imel.errors import CheckpointError
+from imel.policy import ImelPolicy
+from small import BATCH, differing, small_model, tensors_of
+from toy import ScriptedEnv
+
+Loader = Callable[[str], Any]
+LOADERS: dict[str, Loader] = {
+    "IMeL.load": IMeL.load,
+    "set_parameters": lambda path: small_model().set_parameters(path),
+    "MkiPolicy.load": MkiPolicy.load,
+    "ImelPolicy.load": ImelPolicy.load,
+}
+every_loader = pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS.keys())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model's file, not to be changed."""
+    path = tmp_path_factory.mktemp("whole") / "model"
+    options = {"features": 2, "hidden": (4,)}
+    small_model(policy_kwargs=options, critic_hidden=(4,)).learn(BATCH).save(path)
+    return path.with_suffix(".safetensors")
+
+
+class Canary:
+    """Unpickling this makes a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (self.folder,)
+
+
+@every_loader
+@pytest.mark.parametrize("name", ["model.zip", "model.safetensors", "model.pkl"])
+def test_a_pickle_is_refused_and_not_executed(load: Loader, name: str, tmp_path: Path) -> None:
+    folder, path = tmp_path / "canary", tmp_path / name
+    path.write_bytes(pickle.dumps(Canary(folder)))
+    with pytest.raises(CheckpointError):
+        load(str(path))
+    torch.save({"policy": Canary(folder)}, path)
+    with pytest.raises(CheckpointError):
+        load(str(path))
+
+    assert not folder.exists()
+    torch.load(io.BytesIO(path.read_bytes()), weights_only=False)
+    assert folder.exists(), "the canary must be alive for this test to mean anything"
+
+
+def test_the_source_has_no_way_to_a_pickle() -> None:
+    modules = {"pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+    names = {"load_from_zip_file", "save_to_zip_file", "load_from_pkl", "save_to_pkl"}
+    torch_files = {"load", "save"}
+    found = []
+    for source in Path(imel.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text())):
+            used: set[str] = set()
+            if isinstance(node, ast.Import):
+                used = {alias.name.partition(".")[0] for alias in node.names} & modules
+            elif isinstance(node, ast.ImportFrom):
+                used = {(node.module or "").partition(".")[0]} & modules
+                used |= {alias.name for alias in node.names} & names
+                if node.module == "torch":
+                    used |= {alias.name for alias in node.names} & torch_files
+            elif isinstance(node, ast.Attribute):
+                used = {node.attr} & names
+                if isinstance(node.value, ast.Name) and node.value.id in ("torch", "th"):
+                    used |= {node.attr} & torch_files
+            elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                used = {"allow_pickle"}
+            found += [f"{source.name}:{name}" for name in used]
+    assert found == []
+
+
+def test_one_wrong_byte_anywhere_is_noticed(whole: Path, tmp_path: Path) -> None:
+    content = whole.read_bytes()
+    expected, _ = checkpoint.read(whole)
+    header = 8 + int.from_bytes(content[:8], "little")
+    draw = random.Random(0)
+    places = [*range(8), *draw.sample(range(8, header), 120)]
+    places += draw.sample(range(header, len(content)), 120)
+    refused = 0
+    for place in places:
+        damaged = bytearray(content)
+        damaged[place] ^= draw.randrange(1, 256)
+        (tmp_path / "model.safetensors").write_bytes(damaged)
+        try:
+            tensors, _ = checkpoint.read(tmp_path / "model")
+        except CheckpointError:
+            refused += 1
+        else:  # a byte that carries nothing, such as a space of the header
+            assert differing(expected, tensors) == []
+    assert refused >= 0.9 * len(places)
+
+
+@every_loader
+@pytest.mark.parametrize("part", [0.0, 0.0001, 0.1, 0.5, 0.999])
+def test_a_truncated_file_is_refused(
+    load: Loader, part: float, whole: Path, tmp_path: Path
+) -> None:
+    content = whole.read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(content[: int(part * len(content))])
+
+    with pytest.raises(CheckpointError, match="damaged"):
+        load(str(tmp_path / "model"))
+
+
+@every_loader
+def test_a_missing_file_is_named(load: Loader, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no such checkpoint: .*absent\.safetensors"):
+        load(str(tmp_path / "absent.zip"))
+
+
+@every_loader
+def test_safetensors_from_elsewhere_are_refused(load: Loader, tmp_path: Path) -> None:
+    for metadata in (None, {"format": "pt"}):
+        content = safetensors_bytes({"weight": torch.zeros(3)}, metadata)
+        (tmp_path / "model.safetensors").write_bytes(content)
+        with pytest.raises(CheckpointError, match="no imel checkpoint"):
+            load(str(tmp_path / "model"))
+
+
+def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return json.loads(file.metadata()["manifest"]), tensors
+
+
+def put_together(
+    path: Path, manifest: str, tensors: dict[str, torch.Tensor], digest: str | None = None
+) -> None:
+    digest = digest or hashlib.sha256(manifest.encode()).hexdigest()
+    metadata = {"manifest": manifest, "manifest_sha256": digest}
+    path.write_bytes(safetensors_bytes(tensors, metadata))
+
+
+@every_loader
+def test_a_changed_manifest_is_noticed(load: Loader, whole: Path, tmp_path: Path) -> None:
+    manifest, tensors = taken_apart(whole)
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    put_together(tmp_path / "same.safetensors", json.dumps(manifest, sort_keys=True), tensors)
+    checkpoint.read(tmp_path / "same")
+
+    manifest["settings"]["kl_budget"] = 1e6
+    put_together(tmp_path / "model.safetensors", json.dumps(manifest), tensors, digest)
+    with pytest.raises(CheckpointError, match="manifest differs"):
+        load(str(tmp_path / "model"))
+
+
+@every_loader
+def test_another_schema_is_refused_by_number(load: Loader, whole: Path, tmp_path: Path) -> None:
+    manifest, tensors = taken_apart(whole)
+    put_together(tmp_path / "model.safetensors", json.dumps({**manifest, "schema": 99}), tensors)
+
+    with pytest.raises(CheckpointError, match="schema 99; this version reads 1"):
+        load(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("manifest", ["{", "[]", "3", "{}", '{"format": "imel", "schema": 1}'])
+def test_a_manifest_that_is_none_is_refused(manifest: str, tmp_path: Path) -> None:
+    put_together(tmp_path / "model.safetensors", manifest, {})
+
+    for load in LOADERS.values():
+        with pytest.raises(CheckpointError):
+            load(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("key", ["kind", "policy", "policy_kwargs", "settings", "progress"])
+def test_a_manifest_that_lacks_an_entry_is_refused(key: str, whole: Path, tmp_path: Path) -> None:
+    manifest, tensors = taken_apart(whole)
+    del manifest[key]
+    put_together(tmp_path / "model.safetensors", json.dumps(manifest), tensors)
+
+    with pytest.raises(CheckpointError):
+        IMeL.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    "name", ["spaces/action/low", "generators/policy", "policy/memory.keys", "optimizer/0/exp_avg"]
+)
+def test_a_file_that_lacks_a_tensor_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
+    manifest, tensors = taken_apart(whole)
+    del tensors[name], manifest["sha256"][name]
+    put_together(tmp_path / "model.safetensors", json.dumps(manifest), tensors)
+
+    with pytest.raises(CheckpointError):
+        IMeL.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("other", ["shapes", "policy", "interpolator"])
+def test_refused_parameters_leave_the_model_as_it_was(other: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "other")
+    if other == "shapes":
+        small_model(env=ScriptedEnv(), critic_hidden=(4,)).learn(BATCH).save(path)
+    elif other == "policy":
+        small_model(seed=1).learn(BATCH).policy.save(path)
+    else:
+        small_model("NearestPolicy").learn(BATCH).save(path)
+    model = small_model().learn(BATCH)
+    before = tensors_of(model)
+
+    with pytest.raises(CheckpointError) as refusal:
+        model.set_parameters(path)
+
+    assert "\n" not in str(refusal.value)
+    assert differing(before, tensors_of(model)) == []
+
+
+def test_a_policy_is_no_model(tmp_path: Path) -> None:
+    small_model().policy.save(str(tmp_path / "policy"))
+
+    with pytest.raises(CheckpointError, match="holds a policy, not a whole model") as refusal:
+        IMeL.load(tmp_path / "policy")
+    assert "\n" not in str(refusal.value)

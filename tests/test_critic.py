@@ -1,0 +1,77 @@
+"""The critic learns returns, and its quality is measured rightly."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from stable_baselines3.common.utils import explained_variance as reference
+from torch import Tensor
+
+from imel.critic import Critic, CriticSettings, explained_variance, fit_critic
+
+
+def fit(epochs: int, seed: int = 0) -> tuple[Critic, Tensor, Tensor, float]:
+    """A critic after some epochs on a smooth field of returns."""
+    torch.manual_seed(0)
+    critic = Critic(2, (16,))
+    states = torch.randn(200, 2, generator=torch.Generator().manual_seed(1))
+    returns = torch.sin(states[:, 0]) + 0.5 * states[:, 1]
+    settings = CriticSettings(critic_epochs=epochs, critic_batch_size=64)
+    optimizer = torch.optim.Adam(critic.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(seed)
+    return (
+        critic,
+        states,
+        returns,
+        fit_critic(critic, optimizer, states, returns, settings, generator),
+    )
+
+
+def test_value_has_the_shape_of_the_states_less_their_last_dimension() -> None:
+    assert Critic(3, (8,))(torch.zeros(4, 5, 3)).shape == (4, 5)
+
+
+def test_fit_learns_the_returns_and_reports_the_error_of_its_last_epoch() -> None:
+    critic, states, returns, loss = fit(epochs=60)
+    with torch.no_grad():
+        error = float((critic(states) - returns).square().mean())
+    assert error < 0.02 < float(returns.var())
+    assert loss == pytest.approx(error, rel=0.5)
+    assert loss < fit(epochs=1)[3]
+
+
+def test_fit_visits_every_row_once_in_an_epoch() -> None:
+    seen: list[Tensor] = []
+    critic = Critic(1, (4,))
+    critic.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    states = torch.arange(10.0)[:, None]
+    settings = CriticSettings(critic_epochs=2, critic_batch_size=4)
+    optimizer = torch.optim.SGD(critic.parameters(), lr=1e-3)
+    fit_critic(critic, optimizer, states, torch.zeros(10), settings, torch.Generator())
+    assert [len(rows) for rows in seen] == [4, 4, 2, 4, 4, 2]
+    for epoch in (seen[:3], seen[3:]):
+        assert sorted(torch.cat(epoch).flatten().tolist()) == states.flatten().tolist()
+
+
+def test_fit_is_decided_by_its_generator() -> None:
+    weights = [
+        torch.cat([weight.flatten() for weight in fit(epochs=2, seed=seed)[0].parameters()])
+        for seed in (5, 5, 6)
+    ]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_explained_variance_agrees_with_stable_baselines() -> None:
+    returns = torch.randn(50, generator=torch.Generator().manual_seed(0))
+    values = 0.7 * returns + 0.1
+    expected = reference(values.numpy(), returns.numpy())
+    assert explained_variance(values, returns) == pytest.approx(float(expected), rel=1e-5)
+    assert explained_variance(returns, returns) == pytest.approx(1.0)
+    assert explained_variance(torch.zeros(50), returns) == pytest.approx(0.0)
+
+
+def test_explained_variance_of_equal_returns_is_undefined() -> None:
+    assert math.isnan(explained_variance(torch.randn(5), torch.ones(5)))

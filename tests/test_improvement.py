@@ -1,0 +1,122 @@
+"""What must hold of the improvement for any batch of experiences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from imel.improvement import StdMode, improved_means, improved_stds, mean_kl, next_std, step_size
+from samples import Batch
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """Batches as a rollout makes them: each sigma its own, actions a few sigmas off their means."""
+    steps, dims = draw(st.integers(1, 30)), draw(st.integers(1, 4))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    stds = rng.uniform(0.02, 1.0, (steps, dims))
+    means = rng.uniform(-1.0, 1.0, (steps, dims))
+    columns = (
+        rng.normal(size=steps) * draw(st.sampled_from([1e-6, 1.0, 1e6])),
+        means + stds * rng.normal(size=(steps, dims)),
+        means,
+        stds,
+    )
+    return Batch(*(torch.as_tensor(column, dtype=torch.float32) for column in columns))
+
+
+def improve(batch: Batch, kl_budget: float) -> Tensor:
+    return improved_means(*batch, step_size(*batch, kl_budget))
+
+
+@given(batches(), st.floats(0.1, 20.0))
+def test_mean_kl_of_improved_means_is_the_budget(batch: Batch, kl_budget: float) -> None:
+    kl = mean_kl(improve(batch, kl_budget), batch.means, batch.stds)
+    assert kl == pytest.approx(kl_budget, rel=1e-4)
+
+
+@given(batches(), st.floats(1e-12, 1e12))
+def test_improved_means_do_not_depend_on_the_scale_of_advantages(batch: Batch, c: float) -> None:
+    scaled = batch._replace(advantages=c * batch.advantages)
+    torch.testing.assert_close(improve(scaled, 2.0), improve(batch, 2.0), rtol=1e-4, atol=1e-5)
+
+
+@given(batches())
+def test_means_move_toward_good_actions_and_away_from_bad_ones(batch: Batch) -> None:
+    moved = improve(batch, 1.0).double() - batch.means.double()
+    toward = moved * (batch.actions - batch.means).double()  # [T, d_a]
+    good = batch.advantages[:, None] > 0
+    # A step too small for float32 is no step; none goes the wrong way
+    assert (torch.where(good, toward, -toward) >= 0).all()
+    assert toward.abs().max() > 0
+
+
+@given(batches(), st.floats(0.1, 20.0))
+def test_step_grows_with_the_square_root_of_the_budget(batch: Batch, kl_budget: float) -> None:
+    assert step_size(*batch, 4.0 * kl_budget) == pytest.approx(2.0 * step_size(*batch, kl_budget))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"advantages": torch.zeros(6)},
+        {"actions": torch.zeros(6, 2)},
+        {"advantages": torch.tensor([0, 0, 1.0, 0, 0, 0]), "actions": torch.eye(6, 2)},
+    ],
+    ids=["no advantage", "every action its mean", "advantage only where the action is the mean"],
+)
+def test_degenerate_batch_stays_where_it_is(change: dict[str, Tensor]) -> None:
+    batch = Batch(torch.ones(6), torch.ones(6, 2), torch.zeros(6, 2), torch.full((6, 2), 0.3))
+    batch = batch._replace(**change)
+    eta = step_size(*batch, 5.0)
+    assert eta == 0.0
+    assert torch.equal(improved_means(*batch, eta), batch.means)
+    assert torch.equal(improved_stds(*batch, eta, "advantage"), batch.stds)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_step_is_taken_on_advantages_that_are_not_finite(value: float) -> None:
+    batch = Batch(torch.ones(3), torch.ones(3, 1), torch.zeros(3, 1), torch.ones(3, 1))
+    batch.advantages[1] = value
+    assert step_size(*batch, 5.0) == 0.0
+
+
+@given(batches(), st.sampled_from([1e30, 1e-30]))
+def test_extreme_advantages_give_the_same_finite_step(batch: Batch, size: float) -> None:
+    unit = batch._replace(advantages=batch.advantages / batch.advantages.abs().max())
+    extreme = unit._replace(advantages=size * unit.advantages)
+    eta = step_size(*extreme, 3.0)
+    assert math.isfinite(eta)
+    torch.testing.assert_close(improve(extreme, 3.0), improve(unit, 3.0), rtol=1e-4, atol=1e-5)
+    assert torch.isfinite(improved_stds(*extreme, eta, "advantage")).all()
+
+
+@given(batches(), st.sampled_from(["advantage", "paper"]), st.floats(0.1, 50.0))
+def test_sigma_stays_between_its_floor_and_twice_what_it_was(
+    batch: Batch, mode: StdMode, kl_budget: float
+) -> None:
+    eta = step_size(*batch, kl_budget)
+    stars = improved_stds(*batch, eta, mode)
+    previous = batch.stds.mean(dim=0)
+    sigma = next_std(stars, previous, min_std=0.05)
+    assert (sigma >= 0.05).all()
+    assert (sigma <= (2.0 * previous).clamp_min(0.05)).all()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_sigma_is_finite_after_a_batch_that_is_not(value: float) -> None:
+    sigma = next_std(torch.tensor([[0.25], [value]]), torch.tensor([0.25]), min_std=0.125)
+    assert 0.125 <= float(sigma) <= 0.5
+
+
+@pytest.mark.parametrize("mode", ["constant", "schedule", "model"])
+def test_modes_that_do_not_learn_sigma_refuse_to_improve_it(mode: StdMode) -> None:
+    one = torch.ones(1, 1)
+    with pytest.raises(ValueError, match=mode):
+        improved_stds(one[0], one, one, one, 1.0, mode)

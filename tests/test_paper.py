@@ -1,0 +1,241 @@
+"""The paper's equations, its advantage estimate and its training: one test for each.
+
+Every answer is computed a second time here, by loops, autograd or torch's distributions. The
+lines of Algorithms 1 and 2 have theirs in test_paper_loop.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+from scipy.optimize import brentq
+from torch import Tensor
+from torch.distributions import Normal, kl_divergence
+
+from imel.advantage import AdvantageSettings, Estimator, estimate_advantages
+from imel.experience import Context
+from imel.improvement import improved_means, mean_kl, step_size
+from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
+from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
+from imel.training import FitSettings, fit_leave_one_out
+from samples import experiences, log_density, ragged_context
+
+
+def small_mki(options: MkiOptions | None = None) -> MeanKernelInterpolation:
+    options = options or MkiOptions(features=2, hidden=(8,))
+    return MeanKernelInterpolation(3, 2, options).double()
+
+
+def small_np() -> NeuralProcess:
+    return NeuralProcess(3, 2, NeuralProcessOptions(hidden=(8,), latent=4)).double()
+
+
+def episodes_of(context: Context) -> list[int]:
+    return sorted(set(context.episodes.tolist()))
+
+
+# --- The IMeL algorithm: gradient, KL, step size ---
+
+
+def test_policy_gradient_of_the_mean() -> None:
+    batch = experiences()
+    mu = batch.means.clone().requires_grad_()
+    objective = batch.advantages @ log_density(batch.actions, mu, batch.stds).sum(dim=1)
+    (gradient,) = torch.autograd.grad(objective, mu)
+    step = improved_means(*batch, eta=0.01) - batch.means
+    torch.testing.assert_close(step, 0.01 * gradient)
+
+
+def test_mean_kl_of_policies_with_equal_sigma() -> None:
+    _, actions, means, stds = experiences()
+    divergence = kl_divergence(Normal(actions, stds), Normal(means, stds)).sum(dim=1).mean()
+    assert mean_kl(actions, means, stds) == pytest.approx(float(divergence))
+
+
+def test_step_size_is_where_the_mean_kl_meets_the_budget() -> None:
+    batch = experiences()
+
+    def excess(eta: float) -> float:
+        star = Normal(improved_means(*batch, eta), batch.stds)
+        return float(kl_divergence(star, Normal(batch.means, batch.stds)).sum(1).mean()) - 0.7
+
+    assert step_size(*batch, 0.7) == pytest.approx(brentq(excess, 0.0, 100.0, xtol=1e-12))
+
+
+# --- Mean Kernel Interpolation ---
+
+
+def test_mean_kernel_interpolation() -> None:
+    context, model = ragged_context(), small_mki()
+    with torch.no_grad():
+        model.L.copy_(torch.tensor([[0.9, 0.3], [-0.2, 0.6]]))
+        z = model.embed(context.states) + model.skip(context.states)
+        W = model.L @ model.L.T
+    expected = torch.zeros(len(context), 2, dtype=torch.float64)
+    for n in range(len(context)):
+        kernel = [math.exp(-float((z[n] - z_i) @ W @ (z[n] - z_i))) for z_i in z]
+        for k, y in zip(kernel, context.values, strict=True):
+            expected[n] += y * k / sum(kernel)
+    torch.testing.assert_close(model.condition(context)(context.states).mean, expected)
+
+
+def test_mean_kernel_interpolation_as_the_plain_sum_of_the_paper() -> None:
+    options = MkiOptions(features=2, hidden=(8,), kernel_scale=0.7, normalised=False)
+    context, model = ragged_context(), small_mki(options)
+    with torch.no_grad():
+        z = model.embed(context.states) + model.skip(context.states)
+    expected = torch.zeros(len(context), 2, dtype=torch.float64)
+    for n in range(len(context)):
+        for z_i, y in zip(z, context.values, strict=True):
+            expected[n] += y * math.exp(-(0.7**2) * float((z[n] - z_i).square().sum()))
+    torch.testing.assert_close(model.condition(context)(context.states).mean, expected)
+
+
+# --- Neural Processes ---
+
+
+def test_neural_process_encodes_the_context_and_decodes_at_a_state() -> None:
+    context, model = ragged_context(), small_np()
+    with torch.no_grad():
+        rows = [
+            model.encoder(torch.cat([s, y]))
+            for s, y in zip(context.states, context.values, strict=True)
+        ]
+        mu_z = model.to_latent(torch.stack(rows).mean(dim=0))[:4]
+        mean, raw = model.decoder(torch.cat([context.states[2], mu_z])).split(2)
+    answer = model.condition(context)(context.states[2:3])
+    torch.testing.assert_close(answer.mean[0], mean)
+    assert answer.std is not None
+    torch.testing.assert_close(answer.std[0], 0.05 + torch.log1p(raw.exp()))
+
+
+def elbo_of_one_episode(
+    model: NeuralProcess, context: Context, episode: int, noise: Tensor
+) -> Tensor:
+    """The equation to the letter: targets m+1..n are one episode, the context 1..m all others."""
+    rest = context.rows(context.episodes != episode)
+    targets = context.rows(context.episodes == episode)
+
+    def q(of: Context) -> Normal:
+        encoded = model.encoder(torch.cat([of.states, of.values], dim=1)).mean(dim=0)
+        mean, raw = model.to_latent(encoded).split(4)
+        return Normal(mean, 0.1 + 0.9 * torch.sigmoid(raw))
+
+    z = (q(context).loc + q(context).scale * noise).expand(len(targets), 4)
+    mean, raw = model.decoder(torch.cat([targets.states, z], dim=1)).split(2, dim=1)
+    std = 0.05 + torch.log1p(raw.exp())
+    divergence: Tensor = kl_divergence(q(context), q(rest)).sum()
+    return divergence - log_density(targets.values, mean, std).sum()
+
+
+def test_elbo() -> None:
+    context, model = ragged_context(), small_np()
+    noise = torch.randn(1, 4, generator=torch.Generator().manual_seed(5))
+    for episode in episodes_of(context):
+        targets = context.rows(context.episodes == episode)
+        with torch.no_grad():
+            loss = model.loss(context, targets, torch.Generator().manual_seed(5))
+            elbo = elbo_of_one_episode(model, context, episode, noise[0])
+        torch.testing.assert_close(len(targets) * loss, elbo)
+
+
+def test_elbo_of_several_left_out_episodes_is_their_sum() -> None:
+    context, model = ragged_context(), small_np()
+    episodes = episodes_of(context)
+    noise = torch.randn(len(episodes), 4, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        loss = model.loss(context, context, torch.Generator().manual_seed(5))
+        elbos = [
+            elbo_of_one_episode(model, context, episode, draw)
+            for episode, draw in zip(episodes, noise, strict=True)
+        ]
+    torch.testing.assert_close(len(context) * loss, torch.stack(elbos).sum())
+
+
+# --- Algorithm 3 ---
+
+REWARDS = torch.tensor([[1.0], [-2.0], [3.0], [5.0], [0.5]])
+VALUES = torch.tensor([[0.3], [0.1], [-0.4], [0.7], [0.9]])
+NEXT_VALUES = torch.tensor([[0.1], [-0.4], [11.0], [0.9], [13.0]])
+ENDS = torch.tensor([[False], [False], [True], [False], [True]])
+
+
+def estimate(estimator: Estimator) -> Tensor:
+    """Two episodes, of three and two steps, both of which terminate."""
+    settings = AdvantageSettings(gamma=0.9, gae_lambda=0.8, advantage=estimator)
+    return estimate_advantages(REWARDS, VALUES, NEXT_VALUES, ENDS, ENDS, settings)[0][:, 0]
+
+
+def test_algorithm_3_without_gae_is_return_less_value() -> None:
+    q = [1 + 0.9 * -2 + 0.81 * 3, -2 + 0.9 * 3, 3, 5 + 0.9 * 0.5, 0.5]
+    torch.testing.assert_close(estimate("monte-carlo"), torch.tensor(q) - VALUES[:, 0])
+
+
+def test_algorithm_3_with_gae_sums_the_discounted_errors_of_the_critic() -> None:
+    d = [1 + 0.9 * 0.1 - 0.3, -2 + 0.9 * -0.4 - 0.1, 3 + 0.4, 5 + 0.9 * 0.9 - 0.7, 0.5 - 0.9]
+    k = 0.9 * 0.8
+    A = [d[0] + k * d[1] + k**2 * d[2], d[1] + k * d[2], d[2], d[3] + k * d[4], d[4]]
+    torch.testing.assert_close(estimate("gae"), torch.tensor(A))
+
+
+def test_algorithm_3_to_the_letter_hands_gae_the_return() -> None:
+    expected = torch.zeros(5)
+    for start, stop in [(0, 3), (3, 5)]:
+        for t in range(start, stop):
+            for k in range(t, stop):
+                # r_{k+i} is the reward of the i-th step from k on, counted from one
+                q = sum(0.9**i * float(REWARDS[k + i - 1]) for i in range(1, stop - k + 1))
+                beyond = 0.0 if k == stop - 1 else 0.9 * float(NEXT_VALUES[k])
+                expected[t] += (0.9 * 0.8) ** (k - t) * (q + beyond - float(VALUES[k]))
+    torch.testing.assert_close(estimate("paper"), expected)
+
+
+# --- Algorithm 4 ---
+
+
+def test_algorithm_4_removes_the_whole_episode() -> None:
+    context, model = ragged_context(), small_mki()
+    own = context.episodes == context.episodes.mode().values
+    assert own.sum() > 1
+    targets = context.rows(own)
+
+    def answer(values: Tensor) -> Tensor:
+        with torch.no_grad():
+            changed = Context(context.states, values, context.episodes)
+            return model.leave_one_out(changed, targets).mean
+
+    plain = answer(context.values)
+    assert torch.equal(answer(torch.where(own[:, None], 1e6, context.values)), plain)
+    torch.testing.assert_close(answer(context.values + ~own[:, None]), plain + 1.0)
+
+
+def test_algorithm_4_predicts_the_episode_from_all_others() -> None:
+    context, model = ragged_context(), small_mki()
+    for episode in episodes_of(context):
+        targets = context.rows(context.episodes == episode)
+        rest = model.condition(context.rows(context.episodes != episode))
+        answer = model.leave_one_out(context, targets).mean
+        torch.testing.assert_close(answer, rest(targets.states).mean)
+
+
+def test_algorithm_4_steps_down_the_gradient_once_for_each_episode_and_epoch() -> None:
+    context, model, alpha = ragged_context(), small_mki(), 0.05
+    twin = copy.deepcopy(model)
+    settings = FitSettings(leave_out="each-episode", gradient_steps=2, max_grad_norm=1e9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=alpha)
+    fit_leave_one_out(model, optimizer, context, settings, torch.Generator())
+
+    for episode in 2 * episodes_of(context):
+        targets = context.rows(context.episodes == episode)
+        rest = context.rows(context.episodes != episode)
+        apart = twin.features(targets.states)[:, None] - twin.features(rest.states)[None]
+        weights = torch.softmax(-apart.square().sum(dim=2), dim=1)
+        loss = (weights @ rest.values - targets.values).square().mean()
+        gradients = torch.autograd.grad(loss, list(twin.parameters()))
+        for w, gradient in zip(twin.parameters(), gradients, strict=True):
+            w.data -= alpha * gradient
+    for w, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(w, expected)

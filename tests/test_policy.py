@@ -1,0 +1,158 @@
+"""The policy: from raw states to actions within the environment's bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from imel import IMeL, MkiPolicy, NearestPolicy, NpPolicy
+from imel.policy import POLICIES, ImelPolicy
+from small import BATCH, STATES, answers, small_model
+from toy import ScriptedEnv
+
+OBSERVATIONS = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+LOPSIDED = spaces.Box(np.array([-3.0, 0.0], np.float32), np.array([1.0, 10.0], np.float32))
+every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
+
+
+def filled(cls: type[ImelPolicy], seed: int = 0, **arguments: Any) -> ImelPolicy:
+    """A policy over two action dimensions with a random memory of 16 points."""
+    torch.manual_seed(seed)
+    policy = cls(OBSERVATIONS, LOPSIDED, memory_size=32, **arguments)
+    policy.memory.set_prior(torch.randn(16, 2), 0.5 * torch.randn(16, 2))
+    policy.changed()
+    return policy
+
+
+def test_the_action_range_is_mapped_onto_lopsided_bounds() -> None:
+    policy = filled(NearestPolicy)
+    units = np.array([[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [0.5, -0.5]], np.float32)
+
+    actions = policy.to_environment(units)
+
+    np.testing.assert_allclose(actions, [[-3.0, 0.0], [-1.0, 5.0], [1.0, 10.0], [0.0, 2.5]])
+
+
+def test_actions_beyond_the_range_are_clipped_to_the_bounds() -> None:
+    beyond = np.array([[-7.0, 1.001], [100.0, -1e9]], np.float32)
+
+    actions = filled(NearestPolicy).to_environment(beyond)
+
+    np.testing.assert_array_equal(actions, [[-3, 10], [1, 0]])
+
+
+@every_policy
+def test_predictions_are_the_mean_in_the_environments_units(policy: str) -> None:
+    chosen = filled(POLICIES[policy])
+    mean, _ = chosen.act(torch.from_numpy(STATES))
+
+    expected = chosen.to_environment(mean.numpy())
+
+    np.testing.assert_allclose(answers(chosen), expected, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(answers(chosen, STATES[0]), expected[0], rtol=1e-5, atol=1e-5)
+
+
+def test_random_predictions_are_drawn_with_sigma_from_the_policys_generator() -> None:
+    policy = filled(MkiPolicy)
+    policy.std.copy_(torch.tensor([0.1, 0.4]))
+    mean, _ = policy.act(torch.from_numpy(STATES))
+    noise = torch.randn(mean.shape, generator=policy.generator.clone_state())
+
+    actions, _ = policy.predict(STATES)
+
+    expected = policy.to_environment((mean + noise * torch.tensor([0.1, 0.4])).numpy())
+    np.testing.assert_allclose(actions, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_random_predictions_leave_torchs_own_generator_alone() -> None:
+    policy = filled(MkiPolicy)
+    before = torch.get_rng_state()
+    policy.predict(STATES)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_means_outside_the_range_are_predicted_at_the_bounds() -> None:
+    policy = filled(NearestPolicy)
+    policy.memory.set_prior(torch.randn(4, 2), torch.tensor([[5.0, -5.0]]).expand(4, 2))
+    policy.changed()
+
+    np.testing.assert_array_equal(answers(policy, STATES[0]), [1.0, 0.0])
+    assert policy(torch.from_numpy(STATES[:1]), deterministic=True).tolist() == [[1.0, -1.0]]
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"RegressorPolicy"}))
+def test_after_changed_the_policy_acts_on_its_new_memories(policy: str) -> None:
+    chosen = filled(POLICIES[policy])
+    before = answers(chosen)
+
+    chosen.memory.set_prior(torch.randn(16, 2), 0.5 * torch.randn(16, 2))
+    chosen.changed()
+
+    assert not np.allclose(before, answers(chosen))
+    twin = filled(POLICIES[policy], seed=1)
+    twin.load_state_dict(chosen.state_dict())
+    np.testing.assert_array_equal(answers(twin), answers(chosen))
+
+
+def test_loading_a_state_dict_needs_no_call_of_changed() -> None:
+    policy, other = filled(MkiPolicy), filled(MkiPolicy, seed=1)
+    assert not np.allclose(answers(policy), answers(other))
+
+    policy.load_state_dict(other.state_dict())
+
+    np.testing.assert_array_equal(answers(policy), answers(other))
+
+
+def test_conditioning_is_done_once_until_something_changes() -> None:
+    policy = filled(MkiPolicy)
+    acting = policy.acting
+    answers(policy)
+    assert policy.acting is acting
+
+    for change in (policy.changed, lambda: policy.to("cpu")):
+        acting = policy.acting
+        change()
+        assert policy.acting is not acting
+
+
+def test_the_context_is_the_memory_in_normalised_states() -> None:
+    policy = small_model(env=ScriptedEnv()).learn(BATCH).policy
+    raw = policy.memory.column("states").double()
+
+    states = policy.context().states
+
+    assert float(raw[:, 0].max()) > 10, "raw states are what is kept"
+    expected = (raw - raw.mean(dim=0)) / raw.std(dim=0, unbiased=False)
+    torch.testing.assert_close(states, expected.float(), rtol=1e-4, atol=1e-4)
+    assert torch.equal(policy.context().values, policy.memory.column("improved_means"))
+
+
+def test_sigma_is_the_policys_or_the_interpolators_own_and_never_below_the_floor() -> None:
+    states = torch.from_numpy(STATES)
+    shared = filled(NpPolicy).act(states)[1]
+    own = filled(NpPolicy, own_std=True).act(states)[1]
+    floored = filled(NpPolicy, own_std=True, min_std=float(own.median())).act(states)[1]
+
+    assert torch.equal(shared, torch.full((len(STATES), 2), 0.4))
+    assert own.std() > 0
+    assert torch.equal(floored, own.clamp_min(float(own.median())))
+
+
+def test_options_reach_the_interpolator_as_tuples() -> None:
+    policy = filled(MkiPolicy, features=3, hidden=[5, 6])
+
+    assert policy.options.hidden == (5, 6)
+    shapes = [tuple(weight.shape) for weight in policy.interpolator.parameters()]
+    assert (5, 2) in shapes
+    assert (6, 5) in shapes
+    assert (3, 6) in shapes
+
+
+def test_the_five_policies_are_known_by_name() -> None:
+    names = {"MkiPolicy", "NpPolicy", "AnpPolicy", "RegressorPolicy", "NearestPolicy"}
+    assert IMeL.policy_aliases.keys() == POLICIES.keys() == names
+    assert all(cls.__name__ == name for name, cls in POLICIES.items())
