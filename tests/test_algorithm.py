@@ -206,15 +206,20 @@ def test_successes_are_logged_where_an_environment_reports_them() -> None:
     assert logged("rollout/success_rate", 1, env=Sometimes(episode_length=4)) == [0.25]
 
 
-@pytest.mark.parametrize("steps", [0, 3])
-def test_gradient_steps_are_counted_as_adam_counts_them(steps: int) -> None:
-    model = small_model(gradient_steps=steps)
+@pytest.mark.parametrize(
+    ("steps", "leave_out", "updates"),
+    [(0, "sampled", 0), (3, "sampled", 2 * 3), (3, "each-episode", (4 + 8) * 3)],
+)
+def test_gradient_steps_are_counted_as_adam_counts_them(
+    steps: int, leave_out: str, updates: int
+) -> None:
+    model = small_model(gradient_steps=steps, leave_out=leave_out)
     book = LogBook.of(model)
     model.learn(2 * BATCH)
 
     moments = list(model.optimizer.state.values())
     taken = int(moments[0]["step"]) if moments else 0
-    assert taken == 2 * steps
+    assert taken == updates
     assert book.pages[-1]["train/n_updates"] == taken
 
 

@@ -66,7 +66,7 @@ def test_a_loaded_model_holds_the_same_settings_spaces_and_counters(tmp_path: Pa
         *("_total_timesteps", "_current_progress_remaining", "_stats_window_size"),
     ):
         assert getattr(loaded, name) == getattr(model, name), name
-    assert loaded._clock.next_episode == model._clock.next_episode
+    assert loaded.clock.next_episode == model.clock.next_episode
     assert loaded.ep_info_buffer is not None
     assert model.ep_info_buffer is not None
     assert len(loaded.ep_info_buffer) == 7
@@ -237,9 +237,7 @@ def test_the_manifest_says_what_made_the_file(tmp_path: Path) -> None:
     assert manifest["sha256"].keys() == tensors.keys()
 
 
-def test_a_policy_of_ones_own_is_found_once_it_is_among_the_policies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_policy_of_ones_own_is_named_at_load(tmp_path: Path) -> None:
     class OwnPolicy(MkiPolicy):
         """Not one of the five."""
 
@@ -248,8 +246,7 @@ def test_a_policy_of_ones_own_is_found_once_it_is_among_the_policies(
     with pytest.raises(ImelError, match="OwnPolicy"):
         IMeL.load(tmp_path / "model")
 
-    monkeypatch.setitem(POLICIES, "OwnPolicy", OwnPolicy)
-    loaded = IMeL.load(tmp_path / "model")
+    loaded = IMeL.load(tmp_path / "model", policy_class=OwnPolicy)
 
     assert type(loaded.policy) is OwnPolicy
     np.testing.assert_array_equal(answers(loaded), answers(model))

@@ -56,6 +56,12 @@ def test_a_summary_weighs_the_nearer_values_more_and_symmetrically() -> None:
     assert 0.0 < line.high[0] - 100.0 < 2.0 * 10.0
 
 
+def test_values_that_are_all_equally_far_from_a_place_count_alike() -> None:
+    x, values = np.repeat([0.0, 10.0], 20), np.repeat([1.0, 3.0], 20)
+    summary = summarise_near(x, values, np.array([5.0]), 0.01, (20.0, 80.0))
+    assert_allclose([summary.mean[0], summary.low[0], summary.high[0]], [2.0, 1.0, 3.0])
+
+
 def test_places_beyond_all_values_are_left_out_of_a_summary() -> None:
     x = np.linspace(2.0, 4.0, 30)
     summary = summarise_near(x, x, np.array([1.0, 3.0, 5.0]), 0.1, (20.0, 80.0))

@@ -106,7 +106,7 @@ def test_a_refused_update_changes_nothing() -> None:
 
 def test_settings_survive_json() -> None:
     settings = Settings().updated(
-        {"gamma": 0.5, "std": "1:0.2", "critic_hidden": (), "clip_means": True, "kl_budget": 3}
+        {"gamma": 0.5, "std": "1:0.2", "critic_hidden": (5,), "clip_means": True, "kl_budget": 3}
     )
 
     document = json.loads(json.dumps(settings.as_json()))

@@ -28,7 +28,7 @@ from imel import checkpoint, saving
 from imel.advantage import estimate_advantages, standardise
 from imel.critic import Critic, explained_variance, fit_critic
 from imel.diagnostics import diagnose
-from imel.errors import CheckpointError, ImelError, SettingsError, nearest_name
+from imel.errors import CheckpointError, ImelError, SettingsError, SpaceError, nearest_name
 from imel.experience import Rollout, flatten_time
 from imel.explain import Explanation, explain
 from imel.improvement import improved_means, improved_stds, mean_kl, next_std, step_size
@@ -72,6 +72,10 @@ class IMeL(BaseAlgorithm):
         **settings: Any,
     ) -> None:
         policy_class = self._get_policy_from_name(policy) if isinstance(policy, str) else policy
+        if not issubclass(policy_class, ImelPolicy):
+            raise SettingsError(
+                f"{policy_class.__name__} is no policy of imel; use one of {', '.join(POLICIES)}"
+            )
         changes = {**policy_class.recommended, **named_preset(preset), **settings}
         self.settings = Settings().updated(changes)
         if self.settings.std_mode == "model" and not policy_class.interpolator_class.predicts_std:
@@ -97,8 +101,7 @@ class IMeL(BaseAlgorithm):
         self.std_schedule = parse_schedule("std", self.settings.std)
         self.iteration = 0
         if _init_setup_model:
-            if self.env is None:
-                raise ImelError("an environment is needed to make a new model")
+            self._require_env()
             self._setup_model()
 
     def _get_policy_from_name(self, policy_name: str) -> type[ImelPolicy]:
@@ -114,14 +117,21 @@ class IMeL(BaseAlgorithm):
             f"unknown policy '{policy_name}'; {nearest_name(policy_name, POLICIES)}"
         )
 
+    def _require_env(self) -> None:
+        if self.env is None:
+            raise ImelError("an environment is needed to learn")
+
+    def _require_room(self, n_envs: int) -> None:
+        batch = n_envs * self._steps_for(n_envs)
+        if batch > self.settings.memory_size:
+            raise SettingsError(
+                f"memory_size={self.settings.memory_size} is smaller than one batch: {batch} "
+                f"transitions of {n_envs} environments"
+            )
+
     def _setup_model(self) -> None:
         settings = self.settings
-        check_spaces(self.observation_space, self.action_space)
-        if self.n_steps * self.n_envs > settings.memory_size:
-            raise SettingsError(
-                f"memory_size={settings.memory_size} is smaller than one batch "
-                f"({self.n_envs} environments x {self.n_steps} steps)"
-            )
+        self._require_room(self.n_envs)
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
         seed = (
@@ -169,7 +179,10 @@ class IMeL(BaseAlgorithm):
     @property
     def n_steps(self) -> int:
         """Steps each environment takes per iteration."""
-        return max(1, self.settings.batch_size // self.n_envs)
+        return self._steps_for(self.n_envs)
+
+    def _steps_for(self, n_envs: int) -> int:
+        return max(1, self.settings.batch_size // n_envs)
 
     # --- the loop ---
 
@@ -204,6 +217,7 @@ class IMeL(BaseAlgorithm):
         return self
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
+        self._require_env()
         before = self._last_obs
         result = super()._setup_learn(*args, **kwargs)
         if self._last_obs is not before:  # the environments were reset
@@ -231,9 +245,11 @@ class IMeL(BaseAlgorithm):
             callback.update_locals(step)
             return bool(callback.on_step())
 
+        # Should the rollout fail, no later one may start from observations of before
+        observations, self._last_obs = self._last_obs, None
         rollout, self._last_obs = collect(
             self.env,
-            self._last_obs,
+            observations,
             self.policy,
             self.n_steps,
             self.clock,
@@ -379,7 +395,7 @@ class IMeL(BaseAlgorithm):
     def load(  # type: ignore[override]
         cls,
         path: str | os.PathLike[str],
-        env: GymEnv | None = None,
+        env: GymEnv | str | None = None,
         device: torch.device | str = "cpu",
         *,
         policy_class: type[ImelPolicy] | None = None,
@@ -393,8 +409,9 @@ class IMeL(BaseAlgorithm):
         A policy class of your own has to be named by `policy_class`: files hold no code.
         """
         tensors, document = checkpoint.read(path)
-        if document.get("kind") != "model":
-            raise CheckpointError(f"{path} holds a {document.get('kind')}, not a whole model")
+        if document["kind"] != "model":
+            raise CheckpointError(f"{path} holds a {document['kind']}, not a whole model")
+        saving.require_entries(document, path)
         model = cls(
             policy_class or document["policy"],
             env=None,
@@ -414,26 +431,34 @@ class IMeL(BaseAlgorithm):
         saving.restore_progress(model, document["progress"])
         if env is not None:
             model.set_env(env, force_reset=force_reset)
+            if model.env is not None and model.seed is not None:
+                model.env.seed(model.seed + model.iteration)  # continuations of one file agree
         return model
 
-    def set_env(self, env: GymEnv, force_reset: bool = True) -> None:
-        """Learn on another environment with the same spaces from now on."""
-        super().set_env(env, force_reset)
-        if self.n_steps * self.n_envs > self.settings.memory_size:
-            raise SettingsError(
-                f"memory_size={self.settings.memory_size} is smaller than one batch of "
-                f"{self.n_envs} environments"
-            )
+    def set_env(self, env: GymEnv | str, force_reset: bool = True) -> None:
+        """Learn on another environment with the same spaces, any number of copies of it."""
+        made = _make_env(env, self.settings.n_envs)
+        assert made is not None
+        vector = self._wrap_env(made, self.verbose)
+        self._require_room(vector.num_envs)
+        before, self.n_envs = self.n_envs, vector.num_envs  # the base class wants them equal
+        try:
+            super().set_env(vector, force_reset or vector.num_envs != before)
+        except ValueError as error:
+            self.n_envs = before
+            raise SpaceError(f"not the spaces this model was made for: {error}") from None
 
 
 def _make_env(env: GymEnv | str | None, n_envs: int) -> GymEnv | None:
     """An id becomes `n_envs` copies; anything else is taken as it is."""
-    if not isinstance(env, str):
-        return env
-    try:
-        return make_vec_env(env, n_envs=n_envs)
-    except gymnasium.error.Error as error:
-        raise ImelError(f"cannot make environment '{env}': {error}") from None
+    if isinstance(env, str):
+        try:
+            env = make_vec_env(env, n_envs=n_envs)
+        except (gymnasium.error.Error, ModuleNotFoundError) as error:
+            raise ImelError(f"cannot make environment '{env}': {error}") from None
+    if env is not None:
+        check_spaces(env.observation_space, env.action_space)
+    return env
 
 
 def _signature() -> inspect.Signature:

@@ -13,7 +13,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,11 @@ import torch
 from gymnasium import spaces
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safetensors_bytes
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from imel.errors import CheckpointError
+from imel.files import write_atomically
 
 SUFFIX = ".safetensors"
 SCHEMA = 1
@@ -58,18 +58,16 @@ def write(
         sort_keys=True,
     )
     metadata = {"manifest": manifest, "manifest_sha256": _sha256(manifest.encode())}
-    target.parent.mkdir(parents=True, exist_ok=True)
-    _write_atomically(target, safetensors_bytes(plain, metadata))
+    write_atomically(target, safetensors_bytes(plain, metadata))
     return target
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the manifest of a checkpoint; anything else is refused, never executed."""
-    source = Path(path)
-    if not source.is_file():
-        source = path_for(path)
-    if not source.is_file():
-        raise CheckpointError(f"no such checkpoint: {source}")
+    # What `write` would have made of this name goes before the name itself
+    source = next((file for file in (path_for(path), Path(path)) if file.is_file()), None)
+    if source is None:
+        raise CheckpointError(f"no such checkpoint: {path_for(path)}")
     try:
         with safe_open(source, framework="pt") as file:
             manifest = _manifest(source, file.metadata() or {})
@@ -93,30 +91,28 @@ def _manifest(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         raise CheckpointError(f"{source} is a safetensors file, but no imel checkpoint")
     if _sha256(text.encode()) != metadata.get("manifest_sha256"):
         raise CheckpointError(f"{source} is damaged: checksum of the manifest differs")
-    manifest: dict[str, Any] = json.loads(text)
-    if manifest.get("format") != "imel" or manifest.get("schema") != SCHEMA:
+    try:
+        manifest: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError:
+        raise CheckpointError(f"{source} has a manifest that is no JSON") from None
+    required = {"format": str, "sha256": dict, "kind": str, "policy": str, "policy_arguments": dict}
+    require_entries(manifest, required, source)
+    if manifest["format"] != "imel" or manifest.get("schema") != SCHEMA:
         raise CheckpointError(
             f"{source} has schema {manifest.get('schema')}; this version reads {SCHEMA}"
         )
     return manifest
 
 
-def _write_atomically(target: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def require_entries(
+    document: Any, required: Mapping[str, type | tuple[type, ...]], source: str | os.PathLike[str]
+) -> None:
+    """Refuse a document that lacks an entry, or has one of another type."""
+    if not isinstance(document, dict):
+        raise CheckpointError(f"{source} has a manifest that is no table")
+    for name, kind in required.items():
+        if name not in document or not isinstance(document[name], kind):
+            raise CheckpointError(f"{source} has a manifest without a valid '{name}'")
 
 
 def _sha256(content: bytes) -> str:
@@ -154,15 +150,24 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
 
 
-def load_module(
-    module: nn.Module, tensors: Mapping[str, Tensor], prefix: str, path: str | os.PathLike[str]
+def check_tensors(
+    expected: Mapping[str, Tensor],
+    found: Mapping[str, Tensor],
+    what: str,
+    path: str | os.PathLike[str],
 ) -> None:
-    """Load a module's state; missing, unknown or misshapen tensors are refused."""
-    try:
-        module.load_state_dict(under(prefix, tensors))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(f"{path} does not fit this model: {reason}") from None
+    """Refuse tensors that lack a name, have one too many, or differ in shape or type."""
+    for name in sorted(expected.keys() | found.keys()):
+        if name not in found:
+            raise CheckpointError(f"{path} does not fit this model: {what} lacks '{name}'")
+        if name not in expected:
+            raise CheckpointError(f"{path} does not fit this model: {what} has no '{name}'")
+        here, there = expected[name], found[name]
+        if here.shape != there.shape or here.dtype != there.dtype:
+            raise CheckpointError(
+                f"{path} does not fit this model: '{name}' of {what} is {there.dtype} "
+                f"{tuple(there.shape)}, not {here.dtype} {tuple(here.shape)}"
+            )
 
 
 def optimizer_to_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
@@ -197,8 +202,10 @@ def spaces_from_tensors(tensors: Mapping[str, Tensor]) -> tuple[spaces.Box, spac
     """What `spaces_to_tensors` took apart."""
 
     def box(name: str) -> spaces.Box:
-        low = tensors[f"spaces/{name}/low"].numpy()
-        high = tensors[f"spaces/{name}/high"].numpy()
+        bounds = [tensors.get(f"spaces/{name}/{side}") for side in ("low", "high")]
+        low, high = (None if bound is None else bound.numpy() for bound in bounds)
+        if low is None or high is None or low.shape != high.shape:
+            raise CheckpointError(f"the checkpoint lacks the bounds of the {name} space")
         return spaces.Box(low, high, dtype=low.dtype.type)
 
     return box("observation"), box("action")

@@ -196,7 +196,9 @@ class ImelPolicy(BasePolicy):
             raise CheckpointError(f"{path} holds a {document['policy']}, not a {cls.__name__}")
         observation_space, action_space = checkpoint.spaces_from_tensors(tensors)
         policy = policy_class(observation_space, action_space, **document["policy_arguments"])
-        checkpoint.load_module(policy, tensors, "policy", path)
+        state = checkpoint.under("policy", tensors)
+        checkpoint.check_tensors(policy.state_dict(), state, "policy", path)
+        policy.load_state_dict(state)
         return policy.to(device)
 
 

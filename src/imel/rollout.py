@@ -77,6 +77,7 @@ def collect(
     `on_step` sees the local variables after each step; if it answers False the rollout ends and
     there is no experience to return. Actions are kept as sampled and clipped for the environment.
     """
+    _require_finite(observations, np.zeros(env.num_envs), clock)
     columns = _Columns(n_steps, env.num_envs, observations.shape[1], _action_dim(env))
     noise = torch.randn(n_steps, env.num_envs, _action_dim(env), generator=generator)
     for t in range(n_steps):
@@ -85,17 +86,20 @@ def collect(
         means, stds = means.cpu(), stds.cpu()
         actions = means + stds * noise[t]  # l. 6: a ~ N(mu, sigma)
         stepped = env.step(actor.to_environment(actions.numpy()))
-        observations, rewards, dones, infos = np.asarray(stepped[0]), *stepped[1:]
+        # What overflows the memory's precision is as bad as infinity, so convert before checking
+        with np.errstate(over="ignore"):
+            observations, rewards = (np.asarray(x, dtype=np.float32) for x in stepped[:2])
+        dones, infos = stepped[2:]
         _require_finite(observations, rewards, clock)
         columns.states[t], columns.actions[t] = states, actions
         columns.means[t], columns.stds[t] = means, stds
         columns.rewards[t] = torch.as_tensor(rewards)
-        columns.next_states[t] = torch.as_tensor(observations, dtype=torch.float32)
+        columns.next_states[t] = torch.as_tensor(observations)
         for i in np.flatnonzero(dones):  # the vector env has moved on to a new episode
-            last = np.asarray(infos[i]["terminal_observation"])
+            last = np.asarray(infos[i]["terminal_observation"], dtype=np.float32)
             if not np.isfinite(last).all():
                 _refuse(f"observation {last}", int(i), clock)
-            columns.next_states[t, i] = torch.as_tensor(last, dtype=torch.float32)
+            columns.next_states[t, i] = torch.as_tensor(last)
             cut = bool(infos[i].get("TimeLimit.truncated", False))
             columns.truncated[t, i], columns.terminated[t, i] = cut, not cut
         columns.episodes[t] = torch.from_numpy(clock.episodes)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from imel import checkpoint
 
@@ -32,13 +35,33 @@ def model_tensors(model: IMeL) -> dict[str, Tensor]:
 
 
 def load_tensors(model: IMeL, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
-    """What `model_tensors` gathered."""
+    """What `model_tensors` gathered. All is checked before anything is changed."""
+    expected = model_tensors(model)
+    for name in OPTIMIZERS:  # Adam has its moments from the first step on: all of them, or none
+        if checkpoint.under(name, tensors):
+            moments = _adam_state(getattr(model, name))
+            expected |= checkpoint.prefixed(name, moments)
+        else:
+            expected = {key: t for key, t in expected.items() if not key.startswith(f"{name}/")}
+    checkpoint.check_tensors(expected, tensors, "the model", path)
     for name in MODULES:
-        checkpoint.load_module(getattr(model, name), tensors, name, path)
+        getattr(model, name).load_state_dict(checkpoint.under(name, tensors))
     for name in OPTIMIZERS:
         checkpoint.load_optimizer(getattr(model, name), checkpoint.under(name, tensors))
     model.generator.set_state(tensors["generators/algorithm"])
     model.policy.generator.set_state(tensors["generators/policy"])
+
+
+def _adam_state(optimizer: Optimizer) -> dict[str, Tensor]:
+    """The names, shapes and types of Adam's state once it has made a step."""
+    state: dict[str, Tensor] = {}
+    for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
+        state |= {
+            f"{i}/step": torch.zeros(()),
+            f"{i}/exp_avg": parameter,
+            f"{i}/exp_avg_sq": parameter,
+        }
+    return state
 
 
 def model_document(model: IMeL) -> dict[str, Any]:
@@ -66,6 +89,36 @@ def model_document(model: IMeL) -> dict[str, Any]:
             "successes": [float(success) for success in model.ep_success_buffer or ()],
         },
     }
+
+
+def require_entries(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Refuse a document that `model_document` cannot have made."""
+    checkpoint.require_entries(
+        document,
+        {
+            "policy_kwargs": dict,
+            "settings": dict,
+            "seed": (int, NoneType),
+            "n_envs": int,
+            "stats_window_size": int,
+            "progress": dict,
+        },
+        path,
+    )
+    checkpoint.require_entries(
+        document["progress"],
+        {
+            "num_timesteps": int,
+            "total_timesteps": int,
+            "progress_remaining": float,
+            "iteration": int,
+            "n_updates": int,
+            "next_episode": int,
+            "episodes": list,
+            "successes": list,
+        },
+        path,
+    )
 
 
 def restore_progress(model: IMeL, progress: Mapping[str, Any]) -> None:

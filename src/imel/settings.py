@@ -27,11 +27,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 _RANGES = {
     "gamma": (0.0, 1.0),
     "gae_lambda": (0.0, 1.0),
-    "advantage_clip": (1e-6, float("inf")),
+    "advantage_clip": (1e-6, 1e30),
     "min_std": (1e-6, 10.0),
+    "prior_std": (0.0, 10.0),
     "memory_size": (2, 2**40),
     "gradient_steps": (0, 2**31),
-    "max_grad_norm": (1e-9, float("inf")),
+    "max_grad_norm": (1e-9, 1e30),
     "critic_learning_rate": (1e-12, 10.0),
     "batch_size": (2, 2**31),
 }

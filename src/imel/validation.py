@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from imel.errors import SettingsError, nearest_name
 
 T = TypeVar("T")
+_LARGEST = 1e30
 Ranges = Mapping[str, tuple[float, float]]
 
 
@@ -42,7 +43,7 @@ def _check(name: str, value: Any, hint: Any, ranges: Ranges) -> None:
         accepted = int if hint is int else (int, float)
         if not isinstance(value, accepted) or isinstance(value, bool):
             raise SettingsError(f"{name}={value!r} is not of type {hint.__name__}")
-        low, high = ranges.get(name, (1 if hint is int else 0.0, float("inf")))
+        low, high = ranges.get(name, (1 if hint is int else 0.0, _LARGEST))
         if not low <= value <= high:
             raise SettingsError(f"{name}={value!r} is not between {low} and {high}")
     elif isinstance(hint, type) and not isinstance(value, hint):

@@ -11,13 +11,13 @@ import json
 import os
 import re
 import secrets
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from imel.errors import ImelError
+from imel.files import write_atomically
 
 Row = dict[str, Any]
 
@@ -42,22 +42,7 @@ class Store:
         # The time orders repeated runs, the random part keeps simultaneous writers apart
         unique = f"{time.time_ns()}-{secrets.token_hex(4)}"
         target = self.folder / f"{_stem(identity(rows[0]))}-{unique}.jsonl"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=self.folder, prefix=".", suffix=".tmp")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_atomically(target, content.encode())
         return target
 
     def rows(self) -> list[Row]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from imel.errors import ImelError
+from imel.files import write_atomically
 
 CONFIG = "config.json"
 PROGRESS = "progress.csv"
@@ -56,9 +57,7 @@ def files_of_a_run(folder: Path) -> list[Path]:
 
 def write_json(path: Path, document: Any) -> None:
     """Write a document so that the name never holds half of it."""
-    temporary = path.with_name(f".{path.name}.part")
-    temporary.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_atomically(path, (json.dumps(document, indent=2) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
