@@ -117,6 +117,22 @@ def test_truncation_bootstraps_and_termination_does_not(
     torch.testing.assert_close(returns, column(1.0 + 0.5 * second, second, 6.0, 4.0))
 
 
+def test_the_literal_estimate_bootstraps_with_what_its_critic_learns() -> None:
+    # The critic learns q_t = gamma (r_t + q_{t+1}); a cut must not change a consistent answer
+    gamma, rewards, ended = 0.8, column(1.0, 2.0, 4.0), flags(0, 0, 1)
+    q = [0.0] * 4
+    for t in reversed(range(3)):
+        q[t] = gamma * (float(rewards[t]) + q[t + 1])
+    settings = AdvantageSettings(gamma=gamma, advantage="paper")
+    for stop in (1, 2, 3):
+        next_values, cut = column(*q[1 : stop + 1]), ended.clone()[:stop]
+        cut[-1] = True
+        _, returns = estimate_advantages(
+            rewards[:stop], column(*q[:stop]), next_values, ended[:stop], cut, settings
+        )
+        torch.testing.assert_close(returns, column(*q[:stop]))
+
+
 def test_edge_of_the_batch_bootstraps_each_environment_with_its_own_successor() -> None:
     running = torch.zeros(1, 2, dtype=torch.bool)
     returns = discounted_returns(

@@ -12,7 +12,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from torch import Tensor
 
 from imel import kernels
-from imel.kernels import kernel_interpolation, kernel_weights
+from imel.kernels import PreparedKeys, kernel_interpolation
 from samples import RAGGED
 
 
@@ -154,9 +154,10 @@ def test_weights_are_nadaraya_watson() -> None:
     of = problem(masked=False)
     kernel = rbf_kernel(of.queries.numpy(), of.keys.numpy(), gamma=1.0)
     shares = kernel / kernel.sum(axis=1, keepdims=True)
-    plain = kernel_weights(of.queries, of.keys, normalised=False)
+    plain = PreparedKeys(of.keys, normalised=False).weights(of.queries)
     np.testing.assert_allclose(plain.numpy(), kernel, rtol=1e-10)
-    np.testing.assert_allclose(kernel_weights(of.queries, of.keys).numpy(), shares, rtol=1e-10)
+    weights = PreparedKeys(of.keys).weights(of.queries)
+    np.testing.assert_allclose(weights.numpy(), shares, rtol=1e-10)
     answer = kernel_interpolation(*of)
     np.testing.assert_allclose(answer.numpy(), shares @ of.values.numpy(), rtol=1e-10)
 
@@ -165,7 +166,7 @@ def test_weights_are_nadaraya_watson() -> None:
 def test_inputs_are_left_as_they_were(normalised: bool) -> None:
     of, untouched = problem(), problem()
     kernel_interpolation(*of, normalised)
-    kernel_weights(of.queries, of.keys, normalised)
+    PreparedKeys(of.keys, normalised).weights(of.queries)
     torch.testing.assert_close(list(of), list(untouched), rtol=0.0, atol=0.0)
 
 
@@ -178,7 +179,8 @@ def test_far_queries_are_finite_and_answered_by_the_closest_key(distance: float)
     assert answer.flatten().tolist() == [2.0, 3.0]
     (gradient,) = torch.autograd.grad(answer.sum(), queries)
     assert torch.isfinite(gradient).all()
-    assert torch.equal(kernel_weights(queries.detach(), keys, False), torch.zeros(2, 3))
+    plain = PreparedKeys(keys, normalised=False).weights(queries.detach())
+    assert torch.equal(plain, torch.zeros(2, 3))
 
 
 @norms

@@ -155,7 +155,6 @@ def test_reservoir_keeps_a_uniform_sample_of_the_past(unit: ForgettingUnit) -> N
     assert kstest(kept, uniform(0, rollouts - 1).cdf).pvalue > 1e-3
 
 
-@pytest.mark.xfail(strict=True, reason="each rollout draws a key of its own for an episode")
 def test_reservoir_draws_one_key_for_an_episode_of_several_rollouts() -> None:
     adder = Adder(MemorySettings(forgetting="reservoir", forgetting_unit="episode"))
     adder.add_rows([0] * 3)
@@ -163,7 +162,6 @@ def test_reservoir_draws_one_key_for_an_episode_of_several_rollouts() -> None:
     assert len(set(adder.memory.column("keys").tolist())) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="what continues in the new batch can be chosen to go")
 @pytest.mark.parametrize("forgetting", get_args(Forgetting))
 def test_an_episode_that_goes_on_is_not_torn(forgetting: Forgetting) -> None:
     for seed in range(8):

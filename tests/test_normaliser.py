@@ -53,6 +53,22 @@ def test_a_dimension_that_never_changes_is_normalised_to_zero() -> None:
     assert torch.equal(normaliser(states)[:, 0], torch.zeros(50))
 
 
+def test_a_frozen_normaliser_keeps_the_moments_it_was_frozen_with() -> None:
+    normaliser, states = Normaliser(2), 5.0 + torch.randn(20, 2)
+    normaliser.update(states)
+    frozen, before = normaliser.frozen(), normaliser(states)
+    normaliser.update(100.0 * states)
+    assert torch.equal(frozen(states), before)
+    assert not torch.equal(normaliser(states), before)
+
+
+def test_normalising_leaves_the_raw_states_alone() -> None:
+    states = 100.0 * torch.randn(6, 2)
+    before = states.clone()
+    Normaliser(2)(states)
+    assert torch.equal(states, before)
+
+
 def test_state_round_trip() -> None:
     normaliser, restored = Normaliser(2), Normaliser(2)
     normaliser.update(3.0 + torch.randn(10, 2))

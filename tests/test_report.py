@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,8 @@ import pytest
 import torch
 from gymnasium import spaces
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection, QuadMesh
+from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.figure import Figure
-from matplotlib.quiver import Quiver
 from numpy.testing import assert_allclose, assert_array_equal
 
 from imel.cli.surface import policy_surface, state_plane
@@ -148,6 +148,9 @@ def test_the_figure_of_a_curve_has_every_episode_the_trend_and_the_evaluation() 
     assert bar.get_label() == "deterministic, 20 episodes: 6.0 ± 0.5"
     ((marker_x, marker_y),) = bar.lines[0].get_xydata()  # type: ignore[attr-defined]
     assert (marker_x, marker_y) == (3200, 6.0)
+    left, right = axes.get_xlim()
+    assert left == 0.0
+    assert right > 3200
 
 
 def test_a_run_without_a_finished_episode_says_so_in_its_figure() -> None:
@@ -193,10 +196,10 @@ def test_map_and_memories_share_a_colour_scale_centred_at_zero() -> None:
     surface = a_surface(50)
     left, _ = panels(surface_figure(surface))
     (mesh,) = (c for c in left.collections if isinstance(c, QuadMesh))
-    (dots,) = (c for c in left.collections if isinstance(c, PathCollection))
+    *_heads, dots = (c for c in left.collections if isinstance(c, PathCollection))
     for coloured in (mesh, dots):
         assert coloured.get_clim() == (-1.0, 1.0)
-        assert coloured.get_cmap().name == "RdBu_r"
+        assert coloured.get_cmap().name == "coolwarm"
     assert_allclose(np.asarray(mesh.get_array()).reshape(12, 12), surface.means)
     assert_allclose(np.asarray(dots.get_array()), surface.improved_means)
     assert_allclose(np.asarray(dots.get_offsets()), surface.positions)
@@ -205,13 +208,25 @@ def test_map_and_memories_share_a_colour_scale_centred_at_zero() -> None:
 def test_arrows_go_from_the_old_mean_to_the_improved_one() -> None:
     surface = a_surface(60)
     _, right = panels(surface_figure(surface))
-    arrows = [c for c in right.collections if isinstance(c, Quiver)]
-    drawn = np.concatenate([np.stack([a.X, a.Y, a.U, a.V], axis=1) for a in arrows])
+    arrows = {c.get_label(): c for c in right.collections if isinstance(c, LineCollection)}
+    old, improved = surface.old_means, surface.improved_means
+    for label, chosen in (("raised", improved > old), ("lowered", improved < old)):
+        drawn = np.array(arrows[f"μ → μ*, {label}"].get_segments())  # [n, 2, 2]
+        x = surface.positions[chosen, 0]
+        expected = np.stack([x, old[chosen], x, improved[chosen]], axis=1).reshape(-1, 2, 2)
+        assert_allclose(drawn, expected)
+
+
+def test_arrows_on_the_map_are_as_long_as_the_change_is_large() -> None:
+    surface = a_surface(60)
+    left, _ = panels(surface_figure(surface))
+    (arrows,) = (c for c in left.collections if isinstance(c, LineCollection))
+    starts, ends = np.array(arrows.get_segments()).swapaxes(0, 1)  # [n, 2] each
+    assert_allclose(starts, surface.positions)
     change = surface.improved_means - surface.old_means
-    expected = np.stack([surface.positions[:, 0], surface.old_means, np.zeros(60), change], axis=1)
-    assert_allclose(drawn[drawn[:, 0].argsort()], expected[expected[:, 0].argsort()])
-    for arrow, sign in zip(arrows, (1.0, -1.0), strict=True):
-        assert np.all(np.sign(arrow.V) == sign)
+    length = (ends - starts)[:, 1]
+    assert_allclose(length, change * (length[0] / change[0]))
+    assert length[0] / change[0] > 0.0
 
 
 def test_the_line_in_the_update_panel_is_the_policy_at_the_memories() -> None:
@@ -224,11 +239,14 @@ def test_the_line_in_the_update_panel_is_the_policy_at_the_memories() -> None:
     assert_allclose(y[inner], 0.5 * x[inner], atol=0.01)
 
 
-def test_the_update_panel_shows_the_whole_action_range() -> None:
-    _, right = panels(surface_figure(a_surface(60)))
+def test_the_update_panel_shows_the_action_range_and_means_far_beyond_it() -> None:
+    surface = a_surface(60)
+    _, right = panels(surface_figure(surface))
     low, high = right.get_ylim()
     assert low <= -1.1
-    assert high >= 1.1
+    assert 1.1 <= high < 2.0
+    _, right = panels(surface_figure(replace(surface, policy_means=np.full(60, 20.0))))
+    assert right.get_ylim()[1] > 20.0
 
 
 # --- its data ---

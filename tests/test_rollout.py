@@ -149,7 +149,6 @@ def test_what_is_not_finite_is_refused_with_environment_and_step(
         run.collect(9)
 
 
-@pytest.mark.xfail(strict=True, reason="only what a step returns is checked")
 def test_first_observation_that_is_not_finite_is_refused() -> None:
     run = Run(ScriptedEnv())
     run.observations[0, 1] = np.nan

@@ -136,14 +136,14 @@ class Memory(nn.Module):
         if count > self.capacity:
             raise ValueError(f"{count} transitions do not fit into {self.capacity} rows")
         device = self.states.device
-        units = rows["episodes"] if settings.forgetting_unit == "episode" else None
-        rows = rows | {
-            "iterations": torch.full((count,), iteration, device=device),
-            "keys": _forgetting_keys(count, units, iteration, settings.forgetting, generator).to(
-                device
-            ),
-        }
-        forgotten = self._rows_to_forget(count, settings.forgetting_unit)
+        rows = rows | {"iterations": torch.full((count,), iteration, device=device)}
+        unit = "episodes" if settings.forgetting_unit == "episode" else "iterations"
+        rows["keys"] = (
+            rows["iterations"].double()
+            if settings.forgetting == "fifo"
+            else self._random_keys(rows[unit], unit, generator)
+        )
+        forgotten = self._rows_to_forget(rows[unit], unit)
         kept = len(self) - forgotten.numel()
         size = kept + count
         # The new rows go where something was forgotten, then behind the last row
@@ -169,42 +169,36 @@ class Memory(nn.Module):
             self.get_buffer(name)[: kept.shape[0]] = kept
         self._size.fill_(int(keep.sum()))
 
-    def _rows_to_forget(self, count: int, unit: ForgettingUnit) -> Tensor:
-        """Indices of the rows that must go, as whole units, for `count` more to fit."""
+    def _random_keys(self, labels: Tensor, unit: str, generator: torch.Generator) -> Tensor:
+        """A key drawn once for each unit.
+
+        Keeping the units with the highest of independent random keys is uniform sampling without
+        replacement from all units ever seen.
+        """
+        names, member = torch.unique(labels, return_inverse=True)
+        keys = torch.rand(names.numel(), generator=generator, dtype=torch.float64)
+        keys = keys.to(labels.device)
+        known = self.column(unit)  # an episode that goes on keeps the key it has
+        for place in torch.nonzero(torch.isin(names, known)).flatten().tolist():
+            keys[place] = self.column("keys")[known == names[place]][0]
+        return keys[member]
+
+    def _rows_to_forget(self, arriving: Tensor, unit: str) -> Tensor:
+        """Indices of the rows that must go, as whole units, for the arriving ones to fit."""
         device = self.states.device
         if self.holds_prior:
             return torch.arange(len(self), device=device)
-        excess = len(self) + count - self.capacity
+        excess = len(self) + arriving.numel() - self.capacity
         if excess <= 0:
             return torch.empty(0, dtype=torch.int64, device=device)
-        labels = self.column("episodes" if unit == "episode" else "iterations")
-        _, member, sizes = torch.unique(labels, return_inverse=True, return_counts=True)
-        key = torch.full((sizes.numel(),), -torch.inf, dtype=torch.float64, device=device)
-        # A unit spread over several rollouts is as old as its newest part
-        key = key.scatter_reduce(0, member, self.column("keys"), reduce="amax")
-        order = torch.argsort(key)
+        units, member, sizes = torch.unique(
+            self.column(unit), return_inverse=True, return_counts=True
+        )
+        keys = torch.full((units.numel(),), -torch.inf, dtype=torch.float64, device=device)
+        # A unit of several rollouts is as old as its newest part
+        keys = keys.scatter_reduce(0, member, self.column("keys"), reduce="amax")
+        keys[torch.isin(units, arriving)] = torch.inf  # what goes on arriving is torn last
+        order = torch.argsort(keys)
         freed = sizes[order].cumsum(0)
-        units = order[: int((freed < excess).sum()) + 1]
-        return torch.nonzero(torch.isin(member, units)).flatten()
-
-
-def _forgetting_keys(
-    count: int,
-    units: Tensor | None,
-    iteration: int,
-    forgetting: Forgetting,
-    generator: torch.Generator,
-) -> Tensor:
-    """Rows with the lowest key go first: age, or a random key drawn once for each unit.
-
-    Keeping the units with the highest of independent random keys is uniform sampling without
-    replacement from all units ever seen.
-    """
-    if forgetting == "fifo":
-        return torch.full((count,), float(iteration), dtype=torch.float64)
-    if units is None:
-        member, number = torch.zeros(count, dtype=torch.int64), 1
-    else:
-        names, member = torch.unique(units.cpu(), return_inverse=True)
-        number = names.numel()
-    return torch.rand(number, generator=generator, dtype=torch.float64)[member]
+        leaving = order[: int((freed < excess).sum()) + 1]
+        return torch.nonzero(torch.isin(member, leaving)).flatten()

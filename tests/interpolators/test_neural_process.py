@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 import torch
 from contract import LearnerContract
@@ -11,6 +13,8 @@ from imel.experience import Context
 from imel.interpolators.base import Weighted
 from imel.interpolators.neural_process import Latent, NeuralProcess, NeuralProcessOptions
 from samples import ragged_context
+
+Path = Literal["none", "mean"]
 
 
 class TestNeuralProcess(LearnerContract):
@@ -24,8 +28,8 @@ class TestWithMeanPath(LearnerContract):
         return NeuralProcess(state_dim, value_dim, options)
 
 
-def model_with(deterministic: str = "none", min_value_std: float = 0.05) -> NeuralProcess:
-    options = NeuralProcessOptions((8,), 4, deterministic, min_value_std)  # type: ignore[arg-type]
+def model_with(deterministic: Path = "none", min_value_std: float = 0.05) -> NeuralProcess:
+    options = NeuralProcessOptions((8,), 4, min_value_std, deterministic)
     return NeuralProcess(3, 2, options).double()
 
 
@@ -64,7 +68,7 @@ def test_latent_samples_are_draws_of_the_generator() -> None:
 
 
 @pytest.mark.parametrize("deterministic", ["none", "mean"])
-def test_answer_depends_on_the_context(deterministic: str) -> None:
+def test_answer_depends_on_the_context(deterministic: Path) -> None:
     model, context = model_with(deterministic), ragged_context()
     moved = Context(context.states, context.values + 1.0, context.episodes)
     one, other = (model.condition(c)(context.states).mean for c in (context, moved))

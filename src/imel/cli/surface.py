@@ -18,7 +18,7 @@ from imel.report.surface import PolicySurface
 
 Array = NDArray[np.float64]
 
-_CELLS = 100
+_CELLS = 140
 """Points of the grid along each axis."""
 _CHUNK = 1024
 """States the policy answers for at a time: kernels against a large memory take room."""

@@ -82,6 +82,8 @@ def curve_figure(curve: LearningCurve) -> Figure:
         axes.text(0.5, 0.5, "no episode has ended", transform=axes.transAxes, ha="center")
     if curve.evaluation is not None:
         _draw_evaluation(axes, curve.evaluation)
+    ends = [*curve.steps[-1:], *([curve.evaluation.steps] if curve.evaluation else [])]
+    axes.set_xlim(0.0, 1.04 * max(ends, default=1.0))
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside lower center", ncols=2, fontsize=9)
     return figure

@@ -13,15 +13,17 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
 from imel.report.nearby import Array, summarise_near
 
-_MAP, _RANGE = "RdBu_r", Normalize(-1.0, 1.0)
+_MAP, _RANGE = "coolwarm", Normalize(-1.0, 1.0)
 _RAISED, _LOWERED, _OLD, _POLICY = "#b2182b", "#2166ac", "#8a8a8a", "#111111"
 _MOST_ARROWS = 300
 _ARROW_HEIGHT = 0.06
 """The arrow of a change by one policy unit, as a share of the map's height."""
+_TICKS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 _REACH = 0.05
 """The policy's line averages over memories this near, as a share of their extent."""
 
@@ -75,16 +77,17 @@ def _draw_map(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
     x, y = surface.positions[rows].T
     change = (surface.improved_means - surface.old_means)[rows]
     height = (surface.y[-1] - surface.y[0]) * _ARROW_HEIGHT
-    _arrows(axes, x, y, np.clip(change, -2.0, 2.0) * height, color="black", alpha=0.6)
+    _draw_arrows(axes, x, y, y + np.clip(change, -2.0, 2.0) * height, color="black", alpha=0.6)
     axes.scatter(
         x,
         y,
         c=surface.improved_means[rows],
         s=16,
         edgecolors="black",
-        linewidths=0.4,
+        linewidths=0.5,
         cmap=_MAP,
         norm=_RANGE,
+        zorder=3,
     )
     axes.set_xlim(surface.x[0], surface.x[-1])
     axes.set_ylim(surface.y[0], surface.y[-1])
@@ -100,12 +103,13 @@ def _draw_update(axes: Axes, surface: PolicySurface) -> None:
     rows = surface.shown()
     x = surface.positions[rows, 0]
     old, improved = surface.old_means[rows], surface.improved_means[rows]
-    up = improved > old
-    change = improved - old
-    _arrows(axes, x[up], old[up], change[up], color=_RAISED, alpha=0.45, label="μ → μ*, raised")
-    _arrows(
-        axes, x[~up], old[~up], change[~up], color=_LOWERED, alpha=0.45, label="μ → μ*, lowered"
-    )
+    for chosen, colour, label in (
+        (improved > old, _RAISED, "μ → μ*, raised"),
+        (improved <= old, _LOWERED, "μ → μ*, lowered"),
+    ):
+        _draw_arrows(
+            axes, x[chosen], old[chosen], improved[chosen], color=colour, alpha=0.55, label=label
+        )
     axes.scatter(x, old, s=14, color=_OLD, zorder=3, label="μ: the mean when remembered")
     line = summarise_near(
         surface.positions[:, 0], surface.policy_means, surface.x, _REACH, (10.0, 90.0)
@@ -119,24 +123,31 @@ def _draw_update(axes: Axes, surface: PolicySurface) -> None:
         zorder=4,
         label="new policy: mean and 10–90 % over the memories near there",
     )
-    for bound in (-1.0, 1.0):
-        axes.axhline(bound, color=_OLD, linewidth=0.8, linestyle=(0, (4, 4)), zorder=0)
+    _scale_actions(axes, np.concatenate([old, improved, surface.policy_means]))
     axes.set_xlim(surface.x[0], surface.x[-1])
-    axes.set_ylim(*_vertical_range(old, improved, line.mean))
     axes.set_xlabel(surface.axis_labels[0])
-    axes.set_ylabel(surface.action_label)
+    axes.set_ylabel(f"{surface.action_label} (logarithmic beyond [-1, 1])")
     axes.set_title("the memories' improvement, and the policy made of it", fontsize=11)
 
 
-def _arrows(axes: Axes, x: Array, y: Array, heights: Array, **style: Any) -> None:
-    """Vertical arrows from (x, y), as long as they are high on the axis."""
-    flat = np.zeros_like(heights)
-    axes.quiver(
-        x, y, flat, heights, angles="xy", scale_units="xy", scale=1.0, width=0.0022, **style
-    )
+def _draw_arrows(axes: Axes, x: Array, start: Array, end: Array, **style: Any) -> None:
+    """Vertical lines with a head at their end, whatever the axis' scale."""
+    axes.vlines(x, start, end, linewidth=0.9, **style)
+    style.pop("label", None)
+    for chosen, marker in ((end > start, "^"), (end < start, "v")):
+        axes.scatter(x[chosen], end[chosen], marker=marker, s=7, linewidths=0, **style)
 
 
-def _vertical_range(*shown: Array) -> tuple[float, float]:
-    """The whole action range, and what lies beyond it but for stray arrows."""
-    low, high = np.percentile(np.concatenate(shown), [2.0, 98.0])
-    return float(np.clip(low - 0.1, -3.0, -1.1)), float(np.clip(high + 0.1, 1.1, 3.0))
+def _scale_actions(axes: Axes, values: Array) -> None:
+    """All of the action range in detail, and far beyond it what means have drifted there.
+
+    Beyond the range actions are clipped and means no longer matter, but they may be far off.
+    """
+    axes.set_yscale("symlog", linthresh=1.0, linscale=2.0)
+    low, high = np.percentile(values, [1.0, 99.0])
+    axes.set_ylim(min(1.4 * low, -1.15), max(1.4 * high, 1.15))
+    axes.yaxis.set_major_locator(FixedLocator([-tick for tick in _TICKS[:0:-1]] + [*_TICKS]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    for bound in (-1.0, 1.0):
+        axes.axhline(bound, color=_OLD, linewidth=0.8, linestyle=(0, (4, 4)), zorder=0)
