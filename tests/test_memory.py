@@ -237,15 +237,6 @@ def test_a_batch_of_the_whole_capacity_replaces_everything() -> None:
     assert sorted(ids_of(adder.memory)) == added
 
 
-@settings(max_examples=30)
-@given(st.sets(st.integers(0, 9)))
-def test_forget_drops_the_given_rows_and_no_others(forgotten: set[int]) -> None:
-    adder = Adder(MemorySettings())
-    rows = adder.add([4, 6])
-    adder.memory.forget(torch.tensor(sorted(forgotten), dtype=torch.int64))
-    assert ids_of(adder.memory) == [row for row in rows if row not in forgotten]
-
-
 def test_state_dict_round_trip_goes_on_as_the_original_would() -> None:
     original = Adder(MemorySettings(forgetting="reservoir", forgetting_unit="episode"))
     for _ in range(4):

@@ -60,6 +60,8 @@ def improved_means(
     advantages: Tensor, actions: Tensor, means: Tensor, stds: Tensor, eta: float
 ) -> Tensor:
     """mu*_t = mu_t + eta A_t (a_t - mu_t) / sigma_t^2                        (Alg. 1 l. 11)."""
+    if eta == 0.0:
+        return means.clone()
     step = (eta * advantages.double())[:, None] * (actions - means) / stds.double().square()
     return (means + step).to(means.dtype)  # [T, d_a]
 
@@ -82,7 +84,8 @@ def improved_stds(
 
 def next_std(improved: Tensor, previous: Tensor, min_std: float) -> Tensor:
     """sigma^{k+1} = mean_t sigma*_t (Alg. 2 l. 13), kept in (min_std, 2 sigma^k) and finite."""
-    mean = torch.nan_to_num(improved.mean(dim=0), nan=0.0)  # [d_a]
+    mean = improved.mean(dim=0)  # [d_a]
+    mean = torch.where(mean.isfinite(), mean, previous)
     # Paper note 3: one noisy batch must not make sigma vanish, nor explode
     return torch.minimum(mean, 2.0 * previous).clamp_min(min_std)
 

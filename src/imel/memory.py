@@ -160,15 +160,6 @@ class Memory(nn.Module):
             column[targets] = rows[name].to(column.dtype)
         self._size.fill_(size)
 
-    def forget(self, forgotten: Tensor) -> None:
-        """Forget the given rows (indices) at once."""
-        keep = torch.ones(len(self), dtype=torch.bool, device=self.states.device)
-        keep[forgotten] = False
-        for name in self.column_names:
-            kept = self.column(name)[keep]
-            self.get_buffer(name)[: kept.shape[0]] = kept
-        self._size.fill_(int(keep.sum()))
-
     def _random_keys(self, labels: Tensor, unit: str, generator: torch.Generator) -> Tensor:
         """A key drawn once for each unit.
 
@@ -198,7 +189,7 @@ class Memory(nn.Module):
         # A unit of several rollouts is as old as its newest part
         keys = keys.scatter_reduce(0, member, self.column("keys"), reduce="amax")
         keys[torch.isin(units, arriving)] = torch.inf  # what goes on arriving is torn last
-        order = torch.argsort(keys)
+        order = torch.argsort(keys, stable=True)
         freed = sizes[order].cumsum(0)
         leaving = order[: int((freed < excess).sum()) + 1]
         return torch.nonzero(torch.isin(member, leaving)).flatten()

@@ -32,9 +32,9 @@ def parse_schedule(name: str, value: ScheduleLike) -> Callable[[float], float]:
     """The schedule behind a setting; refuses what is not one, or not positive throughout."""
     if callable(value):
         return value
-    start, _, end = str(value).partition(":")
+    start, colon, end = str(value).partition(":")
     try:
-        schedule = Linear(float(start), float(end or start))
+        schedule = Linear(float(start), float(end if colon else start))
     except ValueError:
         raise SettingsError(
             f"{name}={value!r} is neither a number nor 'start:end' (such as '0.4:0.1')"
