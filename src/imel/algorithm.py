@@ -220,9 +220,8 @@ class IMeL(BaseAlgorithm):
         self._require_env()
         before = self._last_obs
         result = super()._setup_learn(*args, **kwargs)
-        if self._last_obs is not before:  # the environments were reset
-            self.clock.restart(self.n_envs)
-            self.return_scale.restart()
+        if self._last_obs is not before:
+            self._environments_were_reset()
         return result
 
     def _update_schedules(self, total_timesteps: int) -> None:
@@ -434,6 +433,44 @@ class IMeL(BaseAlgorithm):
             if model.env is not None and model.seed is not None:
                 model.env.seed(model.seed + model.iteration)  # continuations of one file agree
         return model
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | os.PathLike[str],
+        env: GymEnv | str,
+        device: torch.device | str = "cpu",
+        **arguments: Any,
+    ) -> Self:
+        """A model that goes on as if it had never stopped, from a file of `RunCheckpoints`.
+
+        Continue with `learn(model.remaining_timesteps, reset_num_timesteps=False)` and the same
+        `RunCheckpoints` callback, on the same environments.
+        """
+        model = cls.load(path, env, device, **arguments)
+        assert model.env is not None
+        # The callback is about to reset them, as it did then: no episode begins here
+        model._last_obs = model.env.reset()  # type: ignore[assignment]
+        return model
+
+    @property
+    def remaining_timesteps(self) -> int:
+        """Environment steps that the last call of `learn` was asked for and has not taken yet."""
+        return max(0, self._total_timesteps - self.num_timesteps)
+
+    def restart_environments(self) -> None:
+        """Reset every environment, seeded by run and iteration; running episodes end here."""
+        self._require_env()
+        assert self.env is not None
+        if self.seed is not None:
+            sequence = np.random.SeedSequence([self.seed, self.iteration])
+            self.env.seed(int(sequence.generate_state(1)[0]))
+        self._last_obs = self.env.reset()  # type: ignore[assignment]
+        self._environments_were_reset()
+
+    def _environments_were_reset(self) -> None:
+        self.clock.restart(self.n_envs)
+        self.return_scale.restart()
 
     def set_env(self, env: GymEnv | str, force_reset: bool = True) -> None:
         """Learn on another environment with the same spaces, any number of copies of it."""

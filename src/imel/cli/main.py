@@ -12,6 +12,7 @@ from imel.errors import ImelError, SettingsError, nearest_name
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with a function run(argv) -> exit code, one line of help)
     "train": ("imel.cli.train", "learn a policy, evaluate it, draw it; all in a run directory"),
+    "resume": ("imel.cli.resume", "go on with a run that was stopped or killed, bit for bit"),
     "eval": ("imel.cli.eval", "play episodes with a trained policy and report its returns"),
     "bench": ("imel.cli.bench", "run tasks x algorithms x seeds side by side, and tabulate them"),
     "plot": ("imel.cli.plot", "redraw a run's learning curve and policy"),
@@ -23,6 +24,7 @@ _EXAMPLES = """\
   imel train Pendulum-v1                         learn with the defaults, into runs/
   imel train MountainCarContinuous-v0 --preset exploration --total-timesteps 60000
   imel train --policy np --help                  every setting, with this policy's defaults
+  imel resume runs/Pendulum-v1-mki-seed0         go on after a kill, bit for bit
   imel eval runs/Pendulum-v1-mki-seed0           returns over 20 episodes
   imel plot runs/Pendulum-v1-mki-seed0           curve.png and policy.png again"""
 

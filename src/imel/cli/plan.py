@@ -53,6 +53,10 @@ class RunArguments:
     """Seed of everything random."""
     eval_episodes: int = 20
     """Episodes of the deterministic evaluation at the end; 0 for none."""
+    checkpoint_every: int = 20
+    """Iterations between checkpoints. Environments are reset there, so it is part of the run."""
+    checkpoints_kept: int = 2
+    """Checkpoints that are kept, the newest ones."""
     threads: int = 1
     """Threads of the linear algebra. One is fastest for networks and memories of this size."""
     device: str = "cpu"
@@ -67,6 +71,11 @@ class FileArguments:
     """Folder of the run. By default a new one: runs/ENV-POLICY-seedN."""
     overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
     """Replace the run in the folder named by --run-dir. Only a run's own files are removed."""
+    resume: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Continue the run in --run-dir from its last checkpoint, bit for bit; start it if there is
+    none."""
+    allow_differences: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Resume although settings or library versions differ. The end is then another one."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Take settings from a file, such as another run's config.json. Flags win."""
 
@@ -91,7 +100,10 @@ class Plan:
             "env": self.env,
             **asdict(self.run),
             **self.settings.as_json(),
-            "policy_kwargs": dict(self.policy_kwargs),
+            "policy_kwargs": {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in self.policy_kwargs.items()
+            },
         }
 
 
@@ -170,7 +182,14 @@ def _policy_class(name: str) -> type[ImelPolicy]:
 
 
 def _checked(run: RunArguments) -> RunArguments:
-    for name, least in (("total_timesteps", 1), ("seed", 0), ("eval_episodes", 0), ("threads", 1)):
+    for name, least in (
+        ("total_timesteps", 1),
+        ("seed", 0),
+        ("eval_episodes", 0),
+        ("checkpoint_every", 1),
+        ("checkpoints_kept", 1),
+        ("threads", 1),
+    ):
         value = getattr(run, name)
         if not least <= value < 2**31:
             raise SettingsError(f"{name}={value} is not between {least} and {2**31 - 1}")

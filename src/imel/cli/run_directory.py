@@ -21,11 +21,14 @@ EVALUATION = "evaluation.json"
 CURVE = "curve.png"
 POLICY = "policy.png"
 TRACEBACK = "traceback.txt"
+CHECKPOINTS = "checkpoints"
 VIDEO = "evaluation"  # RecordVideo appends -episode-0.mp4
 
 _MADE_BY_A_RUN = (
     *(CONFIG, PROGRESS, MONITOR, MODEL, EVALUATION, CURVE, POLICY, TRACEBACK),
     "events.out.tfevents.*",
+    f"{CHECKPOINTS}/iteration-*.safetensors",
+    f"{CHECKPOINTS}/.iteration-*.safetensors.*",  # of a writer that was killed
     f"{VIDEO}-episode-*.mp4",
 )
 
@@ -48,6 +51,15 @@ def claimed(path: Path | None, default_name: str, overwrite: bool) -> Iterator[P
         for file in present:
             file.unlink()
         yield folder
+
+
+@contextlib.contextmanager
+def reopened(folder: Path) -> Iterator[None]:
+    """A folder with a run in it, for this process alone until the block ends."""
+    if not (folder / CONFIG).is_file():
+        raise ImelError(f"{folder} holds no run to resume (no {CONFIG})")
+    with _locked(folder):
+        yield
 
 
 def files_of_a_run(folder: Path) -> list[Path]:

@@ -2,126 +2,28 @@
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import torch
-from rich.console import Console
-from stable_baselines3.common.logger import CSVOutputFormat, Logger, TensorBoardOutputFormat
 
-from imel.algorithm import IMeL
 from imel.cli import run_directory
-from imel.cli.callbacks import EpisodeLog, StopOnSignal
-from imel.cli.evaluation import EVALUATION_SEED, evaluate, make_environments
-from imel.cli.pictures import draw_run
-from imel.cli.plan import Plan, plan_from_arguments
-from imel.cli.progress import progress_writer
-from imel.errors import ImelError, SettingsError
+from imel.cli.plan import plan_from_arguments
+from imel.cli.resume import resume_run
+from imel.cli.running import carry_out, make_model
+from imel.errors import SettingsError
 
 
 def run(argv: Sequence[str]) -> int:
     """The command; its exit code."""
     plan, files = plan_from_arguments(argv)
     torch.set_num_threads(plan.run.threads)
+    if files.resume:
+        if files.run_dir is None:
+            raise SettingsError("--resume needs the folder of the run: --run-dir DIR")
+        if (files.run_dir / run_directory.CONFIG).is_file():
+            return resume_run(files.run_dir, plan, files.allow_differences, fall_back=False)
     model = make_model(plan)  # refuses what cannot be learned on before anything is written
     name = f"{plan.env}-{plan.run.policy}-seed{plan.run.seed}"
     with run_directory.claimed(files.run_dir, name, files.overwrite) as folder:
         run_directory.write_json(folder / run_directory.CONFIG, plan.as_json())
-        console = Console()
-        signal_received = _learn(model, plan, folder, console)
-        if signal_received is not None:
-            print(
-                f"imel: interrupted; the model as of step {model.num_timesteps} is in "
-                f"{folder / run_directory.MODEL}",
-                file=sys.stderr,
-            )
-            return 128 + signal_received
-        _evaluate(model, plan, folder, console)
-        draw_run(folder, model, plan.as_json())
-        _say_where(folder, console)
-    return 0
-
-
-def make_model(plan: Plan) -> IMeL:
-    """The algorithm a plan describes, on its environments."""
-    try:
-        torch.empty(0, device=plan.run.device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise SettingsError(f"device '{plan.run.device}' cannot be used: {reason}") from None
-    settings: dict[str, Any] = plan.settings.as_json()
-    return IMeL(
-        plan.policy_class,
-        make_environments(plan.env, plan.settings.n_envs),
-        policy_kwargs=dict(plan.policy_kwargs),
-        seed=plan.run.seed,
-        device=plan.run.device,
-        **settings,
-    )
-
-
-def _learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None:
-    """Train and save the model, come what may; the number of the signal that ended it, if any."""
-    title = (
-        f"{plan.env}, {plan.policy_class.__name__}, seed {plan.run.seed}, "
-        f"{plan.settings.n_envs} environments"
-    )
-    episodes = EpisodeLog(folder / run_directory.MONITOR, plan.env)
-    outputs = [
-        CSVOutputFormat(str(folder / run_directory.PROGRESS)),
-        TensorBoardOutputFormat(str(folder)),
-        progress_writer(title, plan.run.total_timesteps, console),
-    ]
-    model.set_logger(Logger(str(folder), outputs))
-    stop = StopOnSignal()
-    try:
-        with stop.listening():
-            model.learn(plan.run.total_timesteps, [episodes, stop])
-    except ImelError as error:
-        raise ImelError(f"{error}; {_saved(model, folder)}") from None
-    except Exception as error:  # an environment can raise anything
-        report = folder / run_directory.TRACEBACK
-        report.write_text(traceback.format_exc(), encoding="utf-8")
-        reason = f"{type(error).__name__}: {error}"
-        raise ImelError(
-            f"training failed with {reason} ({report}); {_saved(model, folder)}"
-        ) from None
-    finally:
-        model.logger.close()
-        episodes.close()
-        assert model.env is not None
-        model.env.close()
-    _saved(model, folder)
-    return stop.received
-
-
-def _saved(model: IMeL, folder: Path) -> str:
-    """Save the model and say so."""
-    path = folder / run_directory.MODEL
-    model.save(path)
-    return f"the model as of step {model.num_timesteps} is in {path}"
-
-
-def _evaluate(model: IMeL, plan: Plan, folder: Path, console: Console) -> None:
-    episodes = plan.run.eval_episodes
-    if episodes == 0:
-        return
-    played = evaluate(model, plan.env, episodes, EVALUATION_SEED, deterministic=True)
-    document = {
-        "env": plan.env,
-        "timesteps": model.num_timesteps,
-        "seed": EVALUATION_SEED,
-        "episodes": episodes,
-        "deterministic": played.as_json(),
-    }
-    run_directory.write_json(folder / run_directory.EVALUATION, document)
-    console.out(f"deterministic return over {episodes} episodes: {played}", highlight=False)
-
-
-def _say_where(folder: Path, console: Console) -> None:
-    console.out("written:", highlight=False)
-    for file in run_directory.files_of_a_run(folder):
-        console.out(f"  {file}", highlight=False)
+        return carry_out(model, plan, folder)

@@ -1,0 +1,157 @@
+"""A run that was stopped goes on as if it had not been: from Python, with `RunCheckpoints`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stable_baselines3.common.callbacks import BaseCallback
+
+from imel import IMeL, ImelError
+from imel.errors import CheckpointError
+from imel.resume import (
+    RunCheckpoints,
+    checkpoints_in,
+    differences,
+    latest_checkpoint,
+    remove_leftovers,
+)
+from imel.saving import model_document, model_tensors
+from small import BATCH, LogBook, differing, points, small_model
+
+TOTAL = 11 * BATCH
+
+
+class StopAt(BaseCallback):
+    """Ends training in the middle of a rollout."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self._steps = steps
+
+    def _on_step(self) -> bool:
+        return self.num_timesteps < self._steps
+
+
+def learn(model: IMeL, folder: Path, stop: int = TOTAL + BATCH, every: int = 3) -> IMeL:
+    steps = TOTAL - model.num_timesteps
+    callbacks = [RunCheckpoints(folder, every=every, keep=2), StopAt(stop)]
+    return model.learn(steps, callbacks, reset_num_timesteps=model.iteration == 0)
+
+
+def progress_of(model: IMeL) -> dict[str, Any]:
+    progress: dict[str, Any] = model_document(model)["progress"]
+    for episode in progress["episodes"]:
+        del episode["t"]  # wall time
+    return progress
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [
+        ("MkiPolicy", {}),
+        ("MkiPolicy", {"std_mode": "advantage", "forgetting": "reservoir"}),
+        ("NpPolicy", {"std_mode": "model"}),
+        ("AnpPolicy", {"forgetting_unit": "episode"}),
+        ("RegressorPolicy", {"std_mode": "paper"}),
+        ("NearestPolicy", {}),
+    ],
+)
+@pytest.mark.parametrize("stop", [3 * BATCH + 8, 8 * BATCH + 4, 10 * BATCH])
+def test_resumed_run_ends_bit_for_bit_like_the_uninterrupted_one(
+    tmp_path: Path, policy: str, settings: dict[str, Any], stop: int
+) -> None:
+    whole = small_model(policy, **settings)
+    book = LogBook.of(whole)
+    learn(whole, tmp_path / "whole")
+
+    learn(small_model(policy, **settings), tmp_path / "parts", stop)
+    path = latest_checkpoint(tmp_path / "parts")
+    assert path is not None
+    resumed = IMeL.resume(path, points())
+    begun = resumed.iteration
+    second_book = LogBook.of(resumed)
+    learn(resumed, tmp_path / "parts")
+
+    assert resumed.num_timesteps == whole.num_timesteps
+    assert not differing(model_tensors(whole), model_tensors(resumed))
+    assert progress_of(whole) == progress_of(resumed)
+    logged = [
+        [{k: v for k, v in page.items() if not k.startswith("time/")} for page in pages]
+        for pages in (book.pages[begun:], second_book.pages)
+    ]
+    assert str(logged[0]) == str(logged[1])  # as text, since a NaN equals nothing
+
+
+def test_remaining_timesteps_are_those_not_taken_yet(tmp_path: Path) -> None:
+    model = learn(small_model(), tmp_path, stop=4 * BATCH)
+    assert model.remaining_timesteps == TOTAL - 4 * BATCH
+    learn(model, tmp_path)
+    assert model.remaining_timesteps == 0
+
+
+def test_environments_start_again_at_checkpoints_only(tmp_path: Path) -> None:
+    with_checkpoints = learn(small_model(), tmp_path, every=4)
+    steps = with_checkpoints.policy.memory.column("steps")
+    episodes_with = with_checkpoints.clock.next_episode
+    without = small_model()
+    without.learn(TOTAL)
+    # One episode of 16 steps a rollout and environment; two checkpoints end four episodes more
+    assert episodes_with == without.clock.next_episode + 2 * 4
+    assert int(steps.max()) == 15
+
+
+def test_the_last_few_checkpoints_are_kept(tmp_path: Path) -> None:
+    learn(small_model(), tmp_path, every=2)
+    names = [path.name for path in checkpoints_in(tmp_path)]
+    assert names == ["iteration-00000008.safetensors", "iteration-00000010.safetensors"]
+
+
+def test_what_a_killed_writer_left_is_ignored_then_removed(tmp_path: Path) -> None:
+    learn(small_model(), tmp_path)
+    leftover = tmp_path / ".iteration-00000012.safetensors.x1y2"
+    leftover.write_bytes(b"half a checkpoint")
+    latest = latest_checkpoint(tmp_path)
+    assert latest is not None
+    assert latest.name == "iteration-00000009.safetensors"
+    remove_leftovers(tmp_path)
+    assert not leftover.exists()
+    assert len(checkpoints_in(tmp_path)) == 2
+
+
+def test_a_damaged_newest_checkpoint_is_refused_unless_an_older_one_will_do(
+    tmp_path: Path,
+) -> None:
+    learn(small_model(), tmp_path)
+    older, newest = checkpoints_in(tmp_path)
+    content = bytearray(newest.read_bytes())
+    content[-100] ^= 1
+    newest.write_bytes(content)
+    with pytest.raises(CheckpointError, match=newest.name):
+        latest_checkpoint(tmp_path)
+    assert latest_checkpoint(tmp_path, fall_back=True) == older
+    older.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=newest.name):
+        latest_checkpoint(tmp_path, fall_back=True)
+
+
+def test_a_folder_without_checkpoints_has_no_latest(tmp_path: Path) -> None:
+    assert latest_checkpoint(tmp_path / "absent") is None
+
+
+@pytest.mark.parametrize("arguments", [{"every": 0}, {"keep": 0}])
+def test_never_taking_or_keeping_a_checkpoint_is_refused(
+    tmp_path: Path, arguments: dict[str, int]
+) -> None:
+    with pytest.raises(ImelError, match="1 or more"):
+        RunCheckpoints(tmp_path, **arguments)
+
+
+def test_differences_name_what_was_and_what_is() -> None:
+    then, now = {"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 4, "d": 5, "e": 6}
+    assert differences(then, now, ignored=("e",)) == [
+        "b: 2 then, 4 now",
+        "c: 3 then, None now",
+        "d: None then, 5 now",
+    ]
