@@ -8,17 +8,16 @@ from __future__ import annotations
 import inspect
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Self
 
-import gymnasium
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
@@ -28,7 +27,15 @@ from imel import checkpoint, saving
 from imel.advantage import estimate_advantages, standardise
 from imel.critic import Critic, explained_variance, fit_critic
 from imel.diagnostics import diagnose
-from imel.errors import CheckpointError, ImelError, SettingsError, SpaceError, nearest_name
+from imel.environments import make_environments
+from imel.errors import (
+    CheckpointError,
+    EnvironmentFaultError,
+    ImelError,
+    SettingsError,
+    SpaceError,
+    nearest_name,
+)
 from imel.experience import Rollout, flatten_time
 from imel.explain import Explanation, explain
 from imel.improvement import improved_means, improved_stds, mean_kl, next_std, step_size
@@ -87,7 +94,7 @@ class IMeL(BaseAlgorithm):
         policy_class.make_options(options)  # refuse before an environment is made
         super().__init__(
             policy_class,
-            _make_env(env, self.settings.n_envs),
+            _make_env(env, self.settings),
             learning_rate=parse_schedule("learning_rate", self.settings.learning_rate),
             policy_kwargs=options,
             stats_window_size=stats_window_size,
@@ -100,6 +107,7 @@ class IMeL(BaseAlgorithm):
         self.kl_budget_schedule = parse_schedule("kl_budget", self.settings.kl_budget)
         self.std_schedule = parse_schedule("std", self.settings.std)
         self.iteration = 0
+        self.faults = 0
         if _init_setup_model:
             self._require_env()
             self._setup_model()
@@ -235,7 +243,6 @@ class IMeL(BaseAlgorithm):
 
     def _collect(self, callback: BaseCallback) -> Rollout | None:
         assert self.env is not None
-        assert isinstance(self._last_obs, np.ndarray)
         callback.on_rollout_start()
 
         def on_step(step: dict[str, Any]) -> bool:
@@ -244,23 +251,53 @@ class IMeL(BaseAlgorithm):
             callback.update_locals(step)
             return bool(callback.on_step())
 
-        # Should the rollout fail, no later one may start from observations of before
-        observations, self._last_obs = self._last_obs, None
-        rollout, self._last_obs = collect(
-            self.env,
-            observations,
-            self.policy,
-            self.n_steps,
-            self.clock,
-            self.generator,
-            on_step,
-        )
+        while True:
+            # Should the rollout fail, no later one may start from observations of before
+            observations, self._last_obs = self._last_obs, None
+            assert isinstance(observations, np.ndarray)
+            try:
+                rollout, self._last_obs = collect(
+                    self.env,
+                    observations,
+                    self.policy,
+                    self.n_steps,
+                    self.clock,
+                    self.generator,
+                    on_step,
+                )
+                break
+            except EnvironmentFaultError as fault:
+                self._survive(fault)
         callback.on_rollout_end()
         if rollout is not None:
             outside = (rollout.actions.abs() > 1.0).any(dim=-1)
             self.logger.record("rollout/clipped_actions", float(outside.float().mean()))
             self.logger.record("rollout/std", float(rollout.stds.mean()))
         return rollout
+
+    def _survive(self, fault: EnvironmentFaultError) -> None:
+        """Drop the batch and what is remembered of the episode, and start the environments again.
+
+        Raises the fault if there have been too many.
+        """
+        self.faults += 1
+        if self.faults > self.settings.max_faults:
+            raise fault
+        warnings.warn(
+            f"{fault}; fault {self.faults} of {self.settings.max_faults} that are survived",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        running = torch.from_numpy(self.clock.episodes)
+        spoiled = running if fault.environment is None else running[[fault.environment]]
+        self.policy.memory.forget_episodes(spoiled)
+        if len(self.policy.memory) == 0:
+            self._set_prior_context()
+        self.policy.changed()
+        try:
+            self.restart_environments()
+        except EnvironmentFaultError as another:
+            self._survive(another)
 
     def _advantages(self, rollout: Rollout) -> Tensor:
         """A_{0:T} (Alg. 3), and the fit of V^w to the returns."""  # [E * T]
@@ -463,7 +500,7 @@ class IMeL(BaseAlgorithm):
         self._require_env()
         assert self.env is not None
         if self.seed is not None:
-            sequence = np.random.SeedSequence([self.seed, self.iteration])
+            sequence = np.random.SeedSequence([self.seed, self.iteration, self.faults])
             self.env.seed(int(sequence.generate_state(1)[0]))
         self._last_obs = self.env.reset()  # type: ignore[assignment]
         self._environments_were_reset()
@@ -474,7 +511,7 @@ class IMeL(BaseAlgorithm):
 
     def set_env(self, env: GymEnv | str, force_reset: bool = True) -> None:
         """Learn on another environment with the same spaces, any number of copies of it."""
-        made = _make_env(env, self.settings.n_envs)
+        made = _make_env(env, self.settings)
         assert made is not None
         vector = self._wrap_env(made, self.verbose)
         self._require_room(vector.num_envs)
@@ -486,13 +523,10 @@ class IMeL(BaseAlgorithm):
             raise SpaceError(f"not the spaces this model was made for: {error}") from None
 
 
-def _make_env(env: GymEnv | str | None, n_envs: int) -> GymEnv | None:
-    """An id becomes `n_envs` copies; anything else is taken as it is."""
+def _make_env(env: GymEnv | str | None, settings: Settings) -> GymEnv | None:
+    """An id becomes copies of that environment; anything else is taken as it is."""
     if isinstance(env, str):
-        try:
-            env = make_vec_env(env, n_envs=n_envs)
-        except (gymnasium.error.Error, ModuleNotFoundError) as error:
-            raise ImelError(f"cannot make environment '{env}': {error}") from None
+        env = make_environments(env, settings.n_envs, settings.workers, settings.worker_timeout)
     if env is not None:
         check_spaces(env.observation_space, env.action_space)
     return env

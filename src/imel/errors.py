@@ -18,7 +18,16 @@ class SpaceError(ImelError):
     """An observation or action space imel cannot learn on."""
 
 
-class NonFiniteError(ImelError):
+class EnvironmentFaultError(ImelError):
+    """An environment raised, died, hung, or returned what is no number."""
+
+    def __init__(self, reason: str, environment: int | None = None) -> None:
+        super().__init__(reason)
+        self.environment = environment
+        """Which of those side by side, if that is known."""
+
+
+class NonFiniteError(EnvironmentFaultError):
     """An environment returned a NaN or infinite observation or reward."""
 
 

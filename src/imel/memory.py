@@ -160,6 +160,14 @@ class Memory(nn.Module):
             column[targets] = rows[name].to(column.dtype)
         self._size.fill_(size)
 
+    def forget_episodes(self, episodes: Tensor) -> None:
+        """Forget all that is remembered of some episodes."""
+        keep = ~torch.isin(self.column("episodes"), episodes.to(self.states.device))
+        for name in self.column_names:
+            kept = self.column(name)[keep]
+            self.get_buffer(name)[: kept.shape[0]] = kept
+        self._size.fill_(int(keep.sum()))
+
     def _random_keys(self, labels: Tensor, unit: str, generator: torch.Generator) -> Tensor:
         """A key drawn once for each unit.
 

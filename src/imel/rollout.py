@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
-from imel.errors import NonFiniteError
+from imel.errors import EnvironmentFaultError, NonFiniteError
 from imel.experience import Rollout
 
 FloatArray = NDArray[np.floating[Any]]
@@ -28,6 +28,13 @@ class RolloutSettings:
     n_envs: int = 8
     """Copies made of an environment given by its id. Leave-one-episode-out needs several episodes
     in memory at a time. An environment object is used as it is."""
+    workers: bool = False
+    """Put each of these copies into a process of its own. It pays where a step takes long."""
+    worker_timeout: float = 60.0
+    """Seconds after which a process that does not answer counts as hung."""
+    max_faults: int = 0
+    """Faults of environments that a run survives: an exception, a dead or hung process, a number
+    that is none. Each costs the batch under way and what is remembered of the episode."""
 
 
 class Actor(Protocol):
@@ -85,7 +92,12 @@ def collect(
         means, stds = actor.act(states)  # l. 5
         means, stds = means.cpu(), stds.cpu()
         actions = means + stds * noise[t]  # l. 6: a ~ N(mu, sigma)
-        stepped = env.step(actor.to_environment(actions.numpy()))
+        try:
+            stepped = env.step(actor.to_environment(actions.numpy()))
+        except EnvironmentFaultError:
+            raise
+        except Exception as error:  # an environment may raise anything
+            raise _raised(error, env, clock) from error
         # What overflows the memory's precision is as bad as infinity, so convert before checking
         with np.errstate(over="ignore"):
             observations, rewards = (np.asarray(x, dtype=np.float32) for x in stepped[:2])
@@ -145,5 +157,15 @@ def _require_finite(observations: FloatArray, rewards: FloatArray, clock: Episod
 def _refuse(what: str, environment: int, clock: EpisodeClock) -> None:
     raise NonFiniteError(
         f"environment {environment} returned a non-finite {what} at step "
-        f"{clock.steps[environment]} of episode {clock.episodes[environment]}"
+        f"{clock.steps[environment]} of episode {clock.episodes[environment]}",
+        environment,
+    )
+
+
+def _raised(error: Exception, env: VecEnv, clock: EpisodeClock) -> EnvironmentFaultError:
+    """An exception of an environment that was not made here, so that it may not be known which."""
+    which = "environment 0" if env.num_envs == 1 else f"one of {env.num_envs} environments"
+    return EnvironmentFaultError(
+        f"{which} raised at step {clock.steps.max()} or before: {type(error).__name__}: {error}",
+        0 if env.num_envs == 1 else None,
     )

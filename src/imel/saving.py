@@ -80,6 +80,7 @@ def model_document(model: IMeL) -> dict[str, Any]:
             "total_timesteps": model._total_timesteps,
             "progress_remaining": model._current_progress_remaining,
             "iteration": model.iteration,
+            "faults": model.faults,
             "n_updates": model._n_updates,
             "next_episode": model.clock.next_episode,
             "episodes": [
@@ -112,6 +113,7 @@ def require_entries(document: Mapping[str, Any], path: str | os.PathLike[str]) -
             "total_timesteps": int,
             "progress_remaining": float,
             "iteration": int,
+            "faults": int,
             "n_updates": int,
             "next_episode": int,
             "episodes": list,
@@ -127,6 +129,7 @@ def restore_progress(model: IMeL, progress: Mapping[str, Any]) -> None:
     model._total_timesteps = progress["total_timesteps"]
     model._current_progress_remaining = progress["progress_remaining"]
     model.iteration = progress["iteration"]
+    model.faults = progress["faults"]
     model._n_updates = progress["n_updates"]
     model.clock.next_episode = progress["next_episode"]
     model.ep_info_buffer = deque(progress["episodes"], maxlen=model._stats_window_size)

@@ -34,6 +34,8 @@ _RANGES = {
     "gradient_steps": (0, 2**31),
     "max_grad_norm": (1e-9, 1e30),
     "critic_learning_rate": (1e-12, 10.0),
+    "max_faults": (0, 2**31),
+    "worker_timeout": (0.01, 1e6),
     "batch_size": (2, 2**31),
 }
 

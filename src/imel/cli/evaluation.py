@@ -12,13 +12,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.wrappers import RecordVideo
-from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import check_for_correct_spaces
-from stable_baselines3.common.vec_env import VecEnv
 
 from imel.algorithm import IMeL
 from imel.cli.run_directory import VIDEO
+from imel.environments import make_environments
 from imel.errors import ImelError
 
 EVALUATION_SEED = 10_000
@@ -51,18 +50,6 @@ class Returns:
             f"{values['mean']:.2f} ± {values['std']:.2f}  "
             f"(min {values['min']:.2f}, max {values['max']:.2f})"
         )
-
-
-def make_environments(env_id: str, n_envs: int) -> VecEnv:
-    """Copies of an environment; whatever keeps it from being made is said in one line."""
-    try:
-        # Not by its id: then a render mode would be asked for that the environment may not have
-        return make_vec_env(lambda: gymnasium.make(env_id), n_envs=n_envs)
-    except gymnasium.error.Error as error:
-        raise ImelError(f"cannot make environment '{env_id}': {error}") from None
-    except Exception as error:  # a missing package, a driver, the environment's own code
-        reason = f"{type(error).__name__}: {error}"
-        raise ImelError(f"cannot make environment '{env_id}': {reason}") from None
 
 
 def evaluate(model: IMeL, env_id: str, episodes: int, seed: int, deterministic: bool) -> Returns:

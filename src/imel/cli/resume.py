@@ -14,7 +14,6 @@ from rich.console import Console
 from imel.algorithm import IMeL
 from imel.cli import run_directory
 from imel.cli.arguments import parse
-from imel.cli.evaluation import make_environments
 from imel.cli.plan import Plan, plan_from_arguments
 from imel.cli.running import carry_out, finish, make_model
 from imel.errors import CheckpointError, ImelError
@@ -79,8 +78,7 @@ def _model_at(path: Path | None, plan: Plan) -> IMeL:
     """The model as a checkpoint has it, or a new one where none was taken yet."""
     if path is None:
         return make_model(plan)
-    env = make_environments(plan.env, plan.settings.n_envs)
-    return IMeL.resume(path, env, plan.run.device, **plan.settings.as_json())
+    return IMeL.resume(path, plan.env, plan.run.device, **plan.settings.as_json())
 
 
 def _finished_model(folder: Path, plan: Plan) -> IMeL | None:

@@ -13,7 +13,7 @@ from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
 
 from imel.algorithm import IMeL
 from imel.cli import run_directory
-from imel.cli.evaluation import EVALUATION_SEED, evaluate, make_environments
+from imel.cli.evaluation import EVALUATION_SEED, evaluate
 from imel.cli.logs import EpisodeLog, progress_file
 from imel.cli.pictures import draw_run
 from imel.cli.plan import Plan
@@ -33,7 +33,7 @@ def make_model(plan: Plan) -> IMeL:
     settings: dict[str, Any] = plan.settings.as_json()
     return IMeL(
         plan.policy_class,
-        make_environments(plan.env, plan.settings.n_envs),
+        plan.env,
         policy_kwargs=dict(plan.policy_kwargs),
         seed=plan.run.seed,
         device=plan.run.device,

@@ -1,0 +1,165 @@
+"""Making environments side by side, so that what goes wrong in one is said of that one.
+
+In this process by default; each in a process of its own where the simulator is slow enough to pay
+for it, or may crash or hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import Env
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+
+from imel.errors import EnvironmentFaultError, ImelError
+
+_SECONDS_TO_START = 120.0
+
+
+def make_environments(
+    env_id: str, n_envs: int, workers: bool = False, worker_timeout: float = 60.0
+) -> VecEnv:
+    """Copies of an environment; whatever keeps it from being made is said in one line."""
+    makers: list[Callable[[], Env[Any, Any]]] = [
+        partial(_make, env_id, index) for index in range(n_envs)
+    ]
+    try:
+        if workers:
+            gymnasium.make(env_id).close()  # what cannot be made is better refused here
+            return Workers(makers, worker_timeout)
+        return DummyVecEnv(makers)
+    except EnvironmentFaultError:
+        raise
+    except gymnasium.error.Error as error:
+        raise ImelError(f"cannot make environment '{env_id}': {error}") from None
+    except Exception as error:  # a missing package, a driver, the environment's own code
+        reason = f"{type(error).__name__}: {error}"
+        raise ImelError(f"cannot make environment '{env_id}': {reason}") from None
+
+
+def _make(env_id: str, index: int) -> Env[Any, Any]:
+    return Monitor(Named(gymnasium.make(env_id), index))
+
+
+class Named(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Says of an exception in which environment it was raised, by which seed and at which step."""
+
+    def __init__(self, env: Env[Any, Any], index: int) -> None:
+        super().__init__(env)
+        self._index, self._steps = index, 0
+        self._seed: int | None = None
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        self._steps = 0
+        if arguments.get("seed") is not None:
+            self._seed = arguments["seed"]
+        try:
+            return self.env.reset(**arguments)
+        except Exception as error:
+            raise self._fault("reset", error) from error
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        self._steps += 1
+        try:
+            return self.env.step(action)
+        except Exception as error:
+            raise self._fault("step", error) from error
+
+    def _fault(self, where: str, error: Exception) -> EnvironmentFaultError:
+        return EnvironmentFaultError(
+            f"environment {self._index} (seed {self._seed}) raised in {where} {self._steps} of its "
+            f"episode: {type(error).__name__}: {error}",
+            self._index,
+        )
+
+
+class Workers(SubprocVecEnv):
+    """Environments in processes of their own; one that dies or hangs is named.
+
+    After a fault the next `reset` starts all processes anew.
+    """
+
+    def __init__(self, makers: list[Callable[[], Env[Any, Any]]], timeout: float) -> None:
+        self._makers, self._timeout = makers, timeout
+        self._first_seeds: list[int | None] = [None] * len(makers)
+        self._broken = False
+        super().__init__(makers)
+
+    def reset(self) -> VecEnvObs:
+        """Begin an episode in each."""
+        if self._broken:
+            seeds = self._seeds
+            self.close()
+            SubprocVecEnv.__init__(self, self._makers)
+            self._seeds, self._broken = seeds, False
+        self._first_seeds = list(self._seeds)
+        try:
+            for remote, seed, options in zip(self.remotes, self._seeds, self._options, strict=True):
+                remote.send(("reset", (seed, options)))
+            self._await("reset", max(self._timeout, _SECONDS_TO_START))
+            results = [remote.recv() for remote in self.remotes]
+        except (EOFError, OSError):
+            raise self._dead("reset") from None
+        observations, self.reset_infos = zip(*results, strict=True)  # type: ignore[assignment]
+        self._reset_seeds()
+        self._reset_options()
+        return np.stack(observations)  # vectors only: other spaces are refused
+
+    def step_async(self, actions: Any) -> None:
+        """Send the actions."""
+        try:
+            super().step_async(actions)
+        except OSError:
+            raise self._dead("step") from None
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Wait for all, but not for ever."""
+        try:
+            self._await("step", self._timeout)
+            return super().step_wait()
+        except (EOFError, OSError):
+            raise self._dead("step") from None
+
+    def close(self) -> None:
+        """End the processes, also those that would not listen."""
+        if self.closed:
+            return
+        for process in self.processes:
+            process.terminate()
+        for process in self.processes:
+            process.join(1.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for remote in self.remotes:
+            remote.close()
+        self.closed, self.waiting = True, False
+
+    def _await(self, what: str, seconds: float) -> None:
+        for index, remote in enumerate(self.remotes):
+            if not remote.poll(seconds):
+                self._broken = True
+                raise EnvironmentFaultError(
+                    f"environment {index} (seed {self._first_seeds[index]}) did not answer to a "
+                    f"{what} within {seconds:g} s",
+                    index,
+                )
+
+    def _dead(self, what: str) -> EnvironmentFaultError:
+        self._broken = True
+        for process in self.processes:
+            process.join(0.2)
+        dead = [i for i, process in enumerate(self.processes) if not process.is_alive()]
+        index = dead[0] if dead else None
+        seed = None if index is None else self._first_seeds[index]
+        return EnvironmentFaultError(
+            f"the process of environment {index} (seed {seed}) ended during a {what}", index
+        )
