@@ -8,6 +8,7 @@ always holds a whole file.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -125,6 +126,7 @@ def _digest(tensor: Tensor) -> str:
     return _sha256(header + raw.numpy().tobytes())
 
 
+@functools.cache
 def library_versions() -> dict[str, str]:
     """What a checkpoint was made with."""
     versions = {"python": platform.python_version()}

@@ -6,6 +6,7 @@ for it, or may crash or hang.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -91,14 +92,16 @@ class Workers(SubprocVecEnv):
         self._makers, self._timeout = makers, timeout
         self._first_seeds: list[int | None] = [None] * len(makers)
         self._broken = False
-        super().__init__(makers)
+        # One process imports what all of them need, and they are copies of it
+        multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
+        super().__init__(makers, start_method="forkserver")
 
     def reset(self) -> VecEnvObs:
         """Begin an episode in each."""
         if self._broken:
             seeds = self._seeds
             self.close()
-            SubprocVecEnv.__init__(self, self._makers)
+            super().__init__(self._makers, start_method="forkserver")
             self._seeds, self._broken = seeds, False
         self._first_seeds = list(self._seeds)
         try:

@@ -1,0 +1,47 @@
+"""What reliability costs: ratios measured in one run, printed, and bounded."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imel import IMeL
+from imel.environments import Workers
+from imel.resume import RunCheckpoints
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_checkpoint_at_every_iteration_costs_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spent = 0.0
+    save = IMeL.save
+
+    def timed(self: IMeL, *arguments: Any, **named: Any) -> None:
+        nonlocal spent
+        start = time.perf_counter()
+        save(self, *arguments, **named)
+        spent += time.perf_counter() - start
+
+    monkeypatch.setattr(IMeL, "save", timed)
+    model = IMeL("MkiPolicy", "HalfCheetah-v5", seed=0)
+    start = time.perf_counter()
+    model.learn(50 * 1024, RunCheckpoints(tmp_path, every=1))
+    share = spent / (time.perf_counter() - start)
+    print(f"\ncheckpoints: {share:.1%} of the run's time")
+    assert share < 0.05
+
+
+def test_sixty_four_environments_in_processes_of_their_own() -> None:
+    model = IMeL("MkiPolicy", "Pendulum-v1", seed=0, n_envs=64, workers=True)
+    assert isinstance(model.env, Workers)
+    processes = list(model.env.processes)
+    model.learn(10 * 1024)
+    assert model.num_timesteps == 10 * 1024
+    model.env.close()
+    assert len(processes) == 64
+    assert not any(process.is_alive() for process in processes)
