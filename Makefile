@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN ?= runs/mountaincar
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow check format docs dist clean
+.PHONY: help install train test test-slow test-faults check format docs dist clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -24,6 +24,9 @@ test: install  ## run the tests (a few minutes on two cores)
 
 test-slow: install  ## run the checks that take long: learning on MuJoCo tasks, cost against TRPO
 	$(BIN)/python -m pytest -m slow -s
+
+test-faults: install  ## run the long fault trials: kills, mutated files, a soak (minutes)
+	$(BIN)/python -m pytest -m slow tests/faults -s -n 2
 
 check: install  ## lint, format, types, import directions
 	$(BIN)/ruff check .
