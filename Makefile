@@ -23,10 +23,10 @@ test: install  ## run the tests (a few minutes on two cores)
 	$(BIN)/python -m pytest -n 2
 
 test-slow: install  ## run the checks that take long: learning on MuJoCo tasks, cost against TRPO
-	$(BIN)/python -m pytest -m slow -s
+	$(BIN)/python -m pytest -m slow -s tests/test_learning.py
 
 test-faults: install  ## run the long fault trials: kills, mutated files, a soak (minutes)
-	$(BIN)/python -m pytest -m slow tests/faults -s -n 2
+	$(BIN)/python -m pytest -m "slow or not slow" -n 2 -rP tests/faults tests/test_environments.py
 
 check: install  ## lint, format, types, import directions
 	$(BIN)/ruff check .

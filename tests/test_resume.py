@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from imel.resume import (
     checkpoints_in,
     differences,
     latest_checkpoint,
-    remove_leftovers,
 )
 from imel.saving import model_document, model_tensors
 from small import BATCH, LogBook, differing, points, small_model
@@ -108,15 +108,13 @@ def test_the_last_few_checkpoints_are_kept(tmp_path: Path) -> None:
     assert names == ["iteration-00000008.safetensors", "iteration-00000010.safetensors"]
 
 
-def test_what_a_killed_writer_left_is_ignored_then_removed(tmp_path: Path) -> None:
+def test_what_a_killed_writer_left_is_no_checkpoint(tmp_path: Path) -> None:
     learn(small_model(), tmp_path)
     leftover = tmp_path / ".iteration-00000012.safetensors.x1y2"
     leftover.write_bytes(b"half a checkpoint")
     latest = latest_checkpoint(tmp_path)
     assert latest is not None
     assert latest.name == "iteration-00000009.safetensors"
-    remove_leftovers(tmp_path)
-    assert not leftover.exists()
     assert len(checkpoints_in(tmp_path)) == 2
 
 
@@ -142,7 +140,7 @@ def test_a_folder_without_checkpoints_has_no_latest(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("arguments", [{"every": 0}, {"keep": 0}])
 def test_never_taking_or_keeping_a_checkpoint_is_refused(
-    tmp_path: Path, arguments: dict[str, int]
+    tmp_path: Path, arguments: dict[str, Any]
 ) -> None:
     with pytest.raises(ImelError, match="1 or more"):
         RunCheckpoints(tmp_path, **arguments)
@@ -155,3 +153,20 @@ def test_differences_name_what_was_and_what_is() -> None:
         "c: 3 then, None now",
         "d: None then, 5 now",
     ]
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_or_not_as_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("imel.files.os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device.*iteration-00000003"):
+        learn(small_model(), tmp_path)
+    model = small_model()
+    callback = RunCheckpoints(tmp_path, every=3, go_on_if_full=True)
+    with pytest.warns(RuntimeWarning, match=r"no checkpoint.*No space left"):
+        model.learn(TOTAL, callback)
+    assert model.num_timesteps == TOTAL
+    assert not list(tmp_path.iterdir())

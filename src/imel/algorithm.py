@@ -107,6 +107,7 @@ class IMeL(BaseAlgorithm):
         self.kl_budget_schedule = parse_schedule("kl_budget", self.settings.kl_budget)
         self.std_schedule = parse_schedule("std", self.settings.std)
         self.iteration = 0
+        self.learned_timesteps = 0  # less than num_timesteps if a rollout was cut short
         self.faults = 0
         if _init_setup_model:
             self._require_env()
@@ -150,18 +151,8 @@ class IMeL(BaseAlgorithm):
         self.generator = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # torch's layers draw their initial weights from the global one
-            self.policy = self.policy_class(  # type: ignore[assignment]
-                self.observation_space,
-                self.action_space,
-                self.lr_schedule,
-                memory_size=settings.memory_size,
-                own_std=settings.std_mode == "model",
-                min_std=settings.min_std,
-                **self.policy_kwargs,
-            ).to(self.device)
-            assert self.observation_space.shape is not None
-            self.critic = Critic(self.observation_space.shape[0], settings.critic_hidden)
-        self.critic.to(self.device)
+            self.policy = self._make_policy().to(self.device)
+            self.critic = self._make_critic().to(self.device)
         self.policy.generator.manual_seed(seed)
         self.return_scale = ReturnScale(settings.gamma)
         self.policy.std.fill_(max(self.std_schedule(1.0), settings.min_std))
@@ -173,6 +164,22 @@ class IMeL(BaseAlgorithm):
         )
         self.clock = EpisodeClock(self.n_envs)
         self._set_prior_context()
+
+    def _make_policy(self) -> ImelPolicy:
+        settings = self.settings
+        policy: ImelPolicy = self.policy_class(  # type: ignore[assignment]
+            self.observation_space,
+            self.action_space,
+            memory_size=settings.memory_size,
+            own_std=settings.std_mode == "model",
+            min_std=settings.min_std,
+            **self.policy_kwargs,
+        )
+        return policy
+
+    def _make_critic(self) -> Critic:
+        assert self.observation_space.shape is not None
+        return Critic(self.observation_space.shape[0], self.settings.critic_hidden)
 
     def _set_prior_context(self) -> None:
         """C^0 (Alg. 1 l. 1): states from a standard normal, means from N(0, prior_std)."""
@@ -219,6 +226,7 @@ class IMeL(BaseAlgorithm):
             # between iterations, and the first fit is to experience rather than to the prior
             self._fit(rollout)
             self.iteration += 1
+            self.learned_timesteps = self.num_timesteps
             if log_interval and self.iteration % log_interval == 0:
                 self.dump_logs()
         callback.on_training_end()
@@ -462,6 +470,12 @@ class IMeL(BaseAlgorithm):
         )
         model.observation_space, model.action_space = checkpoint.spaces_from_tensors(tensors)
         model.n_envs = document["n_envs"]
+        # On the device that holds nothing first: what a file claims about sizes is not believed
+        with torch.device("meta"), checkpoint.building(path):
+            shapes = model._make_policy().state_dict()
+            critic = model._make_critic().state_dict()
+        for part, expected in (("policy", shapes), ("critic", critic)):
+            checkpoint.check_tensors(expected, checkpoint.under(part, tensors), part, path)
         model._setup_model()
         saving.load_tensors(model, tensors, path)
         saving.restore_progress(model, document["progress"])

@@ -8,13 +8,14 @@ always holds a whole file.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 from torch.optim import Optimizer
 
-from imel.errors import CheckpointError
+from imel.errors import CheckpointError, ImelError
 from imel.files import write_atomically
 
 SUFFIX = ".safetensors"
@@ -72,14 +73,14 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     try:
         with safe_open(source, framework="pt") as file:
             manifest = _manifest(source, file.metadata() or {})
+            if set(manifest["sha256"]) != set(file.keys()):
+                raise CheckpointError(f"{source} is damaged: its manifest names other tensors")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{source} is not an imel checkpoint, or is damaged: {error}"
         ) from None
     expected = manifest["sha256"]
-    if set(expected) != set(tensors):
-        raise CheckpointError(f"{source} is damaged: it lacks tensors its manifest names")
     for name, tensor in tensors.items():
         if _digest(tensor) != expected[name]:
             raise CheckpointError(f"{source} is damaged: checksum of '{name}' differs")
@@ -94,9 +95,12 @@ def _manifest(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         raise CheckpointError(f"{source} is damaged: checksum of the manifest differs")
     try:
         manifest: dict[str, Any] = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):  # also numbers of many digits, and nesting without end
         raise CheckpointError(f"{source} has a manifest that is no JSON") from None
-    required = {"format": str, "sha256": dict, "kind": str, "policy": str, "policy_arguments": dict}
+    required: dict[str, type] = {
+        **dict.fromkeys(("format", "kind", "policy"), str),
+        **dict.fromkeys(("sha256", "versions", "policy_arguments"), dict),
+    }
     require_entries(manifest, required, source)
     if manifest["format"] != "imel" or manifest.get("schema") != SCHEMA:
         raise CheckpointError(
@@ -150,6 +154,18 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What `prefixed` put there."""
     start = f"{prefix}/"
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
+
+
+@contextlib.contextmanager
+def building(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A file's own words about a model are followed here; what cannot be built is refused."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (ImelError, RuntimeError, TypeError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"{path} describes no model that can be built: {reason}") from None
 
 
 def check_tensors(

@@ -195,9 +195,12 @@ class ImelPolicy(BasePolicy):
         if policy_class is None or not issubclass(policy_class, cls):
             raise CheckpointError(f"{path} holds a {document['policy']}, not a {cls.__name__}")
         observation_space, action_space = checkpoint.spaces_from_tensors(tensors)
-        policy = policy_class(observation_space, action_space, **document["policy_arguments"])
-        state = checkpoint.under("policy", tensors)
-        checkpoint.check_tensors(policy.state_dict(), state, "policy", path)
+        arguments, state = document["policy_arguments"], checkpoint.under("policy", tensors)
+        # On the device that holds nothing first: what a file claims about sizes is not believed
+        with torch.device("meta"), checkpoint.building(path):
+            shapes = policy_class(observation_space, action_space, **arguments).state_dict()
+        checkpoint.check_tensors(shapes, state, "policy", path)
+        policy = policy_class(observation_space, action_space, **arguments)
         policy.load_state_dict(state)
         return policy.to(device)
 

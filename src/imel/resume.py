@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,22 +26,37 @@ _NAME = re.compile(r"iteration-(\d+)" + re.escape(checkpoint.SUFFIX))
 class RunCheckpoints(BaseCallback):
     """Saves the model to a folder every few iterations, and keeps the last few files.
 
+    If one cannot be written, the run ends, or goes on without it if `go_on_if_full`; the files of
+    before are whole either way.
+
     It belongs to the run: whoever continues from one of its files has to use it with the same
     `every`, since that is when environments are reset.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], every: int = 20, keep: int = 2) -> None:
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        every: int = 20,
+        keep: int = 2,
+        go_on_if_full: bool = False,
+    ) -> None:
         if every < 1 or keep < 1:
             raise ImelError("checkpoints are taken every 1 or more iterations, and 1 or more kept")
         super().__init__()
         self.folder, self.every, self.keep = Path(folder), every, keep
+        self.go_on_if_full = go_on_if_full
 
     def _on_rollout_start(self) -> None:
         model = self.model
         assert isinstance(model, IMeL)
         if model.iteration == 0 or model.iteration % self.every:
             return
-        model.save(self.folder / f"iteration-{model.iteration:08d}")
+        try:
+            model.save(self.folder / f"iteration-{model.iteration:08d}")
+        except OSError as error:
+            if not self.go_on_if_full:
+                raise
+            warnings.warn(f"no checkpoint: {error}", RuntimeWarning, stacklevel=2)
         for old in checkpoints_in(self.folder)[: -self.keep]:
             old.unlink()
         model.restart_environments()
@@ -53,12 +69,6 @@ def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
     """The checkpoints in a folder, the oldest first; what a killed writer left is none of them."""
     found = [(int(match[1]), path) for path in Path(folder).glob("*") if (match := _name(path))]
     return [path for _, path in sorted(found)]
-
-
-def remove_leftovers(folder: str | os.PathLike[str]) -> None:
-    """Delete the temporary files of writers that were killed."""
-    for path in Path(folder).glob(f".iteration-*{checkpoint.SUFFIX}.*"):
-        path.unlink()
 
 
 def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -> Path | None:

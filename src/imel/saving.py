@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping
-from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from imel import checkpoint
+from imel.errors import CheckpointError
 
 if TYPE_CHECKING:
     from imel.algorithm import IMeL
@@ -77,6 +77,7 @@ def model_document(model: IMeL) -> dict[str, Any]:
         "stats_window_size": model._stats_window_size,
         "progress": {
             "num_timesteps": model.num_timesteps,
+            "learned_timesteps": model.learned_timesteps,
             "total_timesteps": model._total_timesteps,
             "progress_remaining": model._current_progress_remaining,
             "iteration": model.iteration,
@@ -94,38 +95,42 @@ def model_document(model: IMeL) -> dict[str, Any]:
 
 def require_entries(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Refuse a document that `model_document` cannot have made."""
-    checkpoint.require_entries(
-        document,
-        {
-            "policy_kwargs": dict,
-            "settings": dict,
-            "seed": (int, NoneType),
-            "n_envs": int,
-            "stats_window_size": int,
-            "progress": dict,
-        },
-        path,
-    )
-    checkpoint.require_entries(
-        document["progress"],
-        {
-            "num_timesteps": int,
-            "total_timesteps": int,
-            "progress_remaining": float,
-            "iteration": int,
-            "faults": int,
-            "n_updates": int,
-            "next_episode": int,
-            "episodes": list,
-            "successes": list,
-        },
-        path,
-    )
+    plain = {"policy_kwargs": dict, "settings": dict, "progress": dict}
+    checkpoint.require_entries(document, plain, path)
+    checkpoint.require_entries(document["progress"], {"episodes": list, "successes": list}, path)
+    progress = document["progress"]
+    numbers = {
+        "seed": (0 if document.get("seed") is None else document["seed"], 0, 2**32 - 1),
+        "n_envs": (document.get("n_envs"), 1, 2**20),
+        "stats_window_size": (document.get("stats_window_size"), 1, 2**31),
+        **{name: (progress.get(name), 0, 2**62) for name in _COUNTERS},
+    }
+    for name, (value, low, high) in numbers.items():
+        if type(value) is not int or not low <= value <= high:
+            raise CheckpointError(f"{path} has a manifest without a valid '{name}'")
+    share = progress.get("progress_remaining")
+    entries = [*progress["successes"], share]
+    for episode in progress["episodes"]:
+        entries += episode.values() if isinstance(episode, dict) else [episode, None]
+    if not all(type(entry) in (int, float) for entry in entries):
+        raise CheckpointError(f"{path} has a manifest with invalid episodes or progress")
+
+
+_COUNTERS = (
+    "num_timesteps",
+    "learned_timesteps",
+    "total_timesteps",
+    "iteration",
+    "faults",
+    "n_updates",
+    "next_episode",
+)
 
 
 def restore_progress(model: IMeL, progress: Mapping[str, Any]) -> None:
     """Counters and episode statistics as they were saved."""
     model.num_timesteps = progress["num_timesteps"]
+    model.learned_timesteps = progress["learned_timesteps"]
     model._total_timesteps = progress["total_timesteps"]
     model._current_progress_remaining = progress["progress_remaining"]
     model.iteration = progress["iteration"]

@@ -117,7 +117,6 @@ def test_fault_02_killed_in_a_checkpoint_the_previous_one_loads_and_leftovers_go
     assert differences_of_runs(baseline.run, run) == []
 
 
-@pytest.mark.xfail(strict=True, reason="only leftovers of checkpoints are cleaned")
 def test_fault_02_killed_in_the_final_save_the_leftovers_go_as_well(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(run, Fault(write=6, stage="flushed")).wait() == KILLED
@@ -131,7 +130,6 @@ PROGRESS = ("stable_baselines3.common.logger", "CSVOutputFormat", "write")
 EPISODES = ("stable_baselines3.common.monitor", "ResultsWriter", "write_row")
 
 
-@pytest.mark.xfail(strict=True, reason="logs are truncated before their rows are written again")
 @pytest.mark.parametrize(
     "writer",
     [

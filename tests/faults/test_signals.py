@@ -39,7 +39,6 @@ def test_fault_17_a_signal_ends_the_run_with_its_code_and_it_resumes_to_the_same
     assert differences_of_runs(baseline.run, run) == []
 
 
-@pytest.mark.xfail(strict=True, reason="steps of a dropped rollout count as taken")
 def test_fault_17_a_signal_in_the_last_rollout_does_not_pass_for_the_end(
     baseline: Baseline, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from harness import command, rows
 
-STEPS = 300_000
+STEPS, BATCH = 3_000_000, 2048
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def mean(moments: list[Held]) -> Held:
 def test_fault_11_a_long_run_holds_no_more_at_its_end_than_at_its_beginning(tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = (
-        f"--total-timesteps {STEPS} --batch-size 512 --memory-size 1024 --gradient-steps 1 "
-        "--critic-epochs 1 --checkpoint-every 5 --eval-episodes 0"
+        f"--total-timesteps {STEPS} --batch-size {BATCH} --memory-size 4096 --gradient-steps 1 "
+        "--n-envs 32 --critic-epochs 1 --checkpoint-every 5 --eval-episodes 0"
     ).split()
     soak = command("train", "MountainCarContinuous-v0", *flags, "--run-dir", run, folder=tmp_path)
     assert soak.process.pid is not None
@@ -51,7 +51,7 @@ def test_fault_11_a_long_run_holds_no_more_at_its_end_than_at_its_beginning(tmp_
             moments.append(held_by(soak.process.pid))
         time.sleep(0.1)
     assert soak.wait() == 0, soak.text
-    assert len(rows(run / "progress.csv")) == -(-STEPS // 512)
+    assert len(rows(run / "progress.csv")) == -(-STEPS // BATCH)
     tenth = len(moments) // 10
     assert tenth > 10
     early, late = mean(moments[tenth : 2 * tenth]), mean(moments[-tenth:])

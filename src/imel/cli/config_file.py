@@ -42,7 +42,7 @@ def check_document(document: Mapping[str, Any], run_class: type[Any]) -> None:
                 f"unknown key '{name}'; {nearest_name(name, _SETTINGS | set(hints))}"
             )
         hint = hints[name]
-        if not isinstance(value, hint) or isinstance(value, bool):
+        if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
             expected = getattr(hint, "__name__", str(hint))
             raise SettingsError(f"{name}={value!r} is not of type {expected}")
     Settings().updated(settings_in(document))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import time
 from pathlib import Path
 
@@ -10,16 +11,21 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import CSVOutputFormat
 from stable_baselines3.common.monitor import ResultsWriter
 
+PART = ".part-"
+"""Before the name of a log that is being taken up again."""
 _STEPS = "time/total_timesteps"
 
 
 def progress_file(path: Path, resumed_at: int | None) -> CSVOutputFormat:
     """progress.csv; of a run that is continued, with its rows up to there."""
     rows = [] if resumed_at is None else _rows_until(path, _STEPS, resumed_at)
-    output = CSVOutputFormat(str(path))
+    # Under another name until all rows are there: whoever is killed here has lost none
+    unfinished = path.with_name(PART + path.name)
+    output = CSVOutputFormat(str(unfinished))
     for row in rows:
         values = {name: _number(text) for name, text in row.items() if text}
         output.write(values, {}, int(row[_STEPS]))
+    os.replace(unfinished, path)
     return output
 
 
@@ -35,9 +41,11 @@ class EpisodeLog(BaseCallback):
         self._start = time.time()
         rows = [] if resumed_at is None else _rows_until(path, "steps", resumed_at)
         header: dict[str, float | str] = {"t_start": self._start, "env_id": env_id}
-        self._writer = ResultsWriter(str(path), header, extra_keys=("steps",))
+        unfinished = path.with_name(PART + path.name)
+        self._writer = ResultsWriter(str(unfinished), header, extra_keys=("steps",))
         for row in rows:
             self._writer.write_row({name: _number(text) for name, text in row.items()})
+        os.replace(unfinished, path)
 
     def _on_step(self) -> bool:
         for info in self.locals["infos"]:

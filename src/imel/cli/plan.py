@@ -57,6 +57,8 @@ class RunArguments:
     """Iterations between checkpoints. Environments are reset there, so it is part of the run."""
     checkpoints_kept: int = 2
     """Checkpoints that are kept, the newest ones."""
+    go_on_if_full: tyro.conf.FlagCreatePairsOff[bool] = False
+    """If a checkpoint cannot be written, say so and go on without it instead of ending the run."""
     threads: int = 1
     """Threads of the linear algebra. One is fastest for networks and memories of this size."""
     device: str = "cpu"

@@ -17,7 +17,7 @@ from imel.cli.arguments import parse
 from imel.cli.plan import Plan, plan_from_arguments
 from imel.cli.running import carry_out, finish, make_model
 from imel.errors import CheckpointError, ImelError
-from imel.resume import differences, latest_checkpoint, remove_leftovers, version_differences
+from imel.resume import differences, latest_checkpoint, version_differences
 
 _DESCRIPTION = """\
 Go on with a run that was stopped or killed, from its last checkpoint. It ends bit for bit as it
@@ -27,7 +27,7 @@ examples:
   imel resume runs/cheetah
   imel resume runs/cheetah --fall-back      use the checkpoint before, if the last is damaged"""
 
-_NOT_OF_THE_OUTCOME = ("checkpoints_kept", "eval_episodes")
+_NOT_OF_THE_OUTCOME = ("checkpoints_kept", "eval_episodes", "go_on_if_full")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,6 @@ def run(argv: Sequence[str]) -> int:
 def resume_run(folder: Path, plan: Plan, allow_differences: bool, fall_back: bool) -> int:
     """Continue the run in a folder by a plan, which ought to be its own; the exit code."""
     with run_directory.reopened(folder):
-        remove_leftovers(folder / run_directory.CHECKPOINTS)
         stored = run_directory.read_json(folder / run_directory.CONFIG)
         found = differences(stored, plan.as_json(), ignored=_NOT_OF_THE_OUTCOME)
         path = latest_checkpoint(folder / run_directory.CHECKPOINTS, fall_back)
@@ -87,4 +86,4 @@ def _finished_model(folder: Path, plan: Plan) -> IMeL | None:
         model = IMeL.load(folder / run_directory.MODEL, device=plan.run.device)
     except CheckpointError:
         return None  # none yet, or damaged: the checkpoints decide
-    return model if model.num_timesteps >= plan.run.total_timesteps else None
+    return model if model.learned_timesteps >= plan.run.total_timesteps else None

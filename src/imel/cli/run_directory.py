@@ -24,11 +24,17 @@ TRACEBACK = "traceback.txt"
 CHECKPOINTS = "checkpoints"
 VIDEO = "evaluation"  # RecordVideo appends -episode-0.mp4
 
+_LEFT_BY_A_KILLED_WRITER = (
+    *(f".{name}.*" for name in (CONFIG, MODEL, EVALUATION)),
+    *(f".part-{name}" for name in (PROGRESS, MONITOR)),
+    f"{CHECKPOINTS}/.iteration-*.safetensors.*",
+)
+
 _MADE_BY_A_RUN = (
     *(CONFIG, PROGRESS, MONITOR, MODEL, EVALUATION, CURVE, POLICY, TRACEBACK),
+    *_LEFT_BY_A_KILLED_WRITER,
     "events.out.tfevents.*",
     f"{CHECKPOINTS}/iteration-*.safetensors",
-    f"{CHECKPOINTS}/.iteration-*.safetensors.*",  # of a writer that was killed
     f"{VIDEO}-episode-*.mp4",
 )
 
@@ -59,6 +65,9 @@ def reopened(folder: Path) -> Iterator[None]:
     if not (folder / CONFIG).is_file():
         raise ImelError(f"{folder} holds no run to resume (no {CONFIG})")
     with _locked(folder):
+        for pattern in _LEFT_BY_A_KILLED_WRITER:
+            for file in folder.glob(pattern):
+                file.unlink()
         yield
 
 

@@ -77,7 +77,10 @@ def _learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | Non
         progress_writer(title, plan.run.total_timesteps, console),
     ]
     checkpoints = RunCheckpoints(
-        folder / run_directory.CHECKPOINTS, plan.run.checkpoint_every, plan.run.checkpoints_kept
+        folder / run_directory.CHECKPOINTS,
+        plan.run.checkpoint_every,
+        plan.run.checkpoints_kept,
+        plan.run.go_on_if_full,
     )
     model.set_logger(Logger(str(folder), outputs))
     stop = StopOnSignal()
@@ -89,13 +92,12 @@ def _learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | Non
                 reset_num_timesteps=resumed_at is None,
             )
     except ImelError as error:
-        raise ImelError(f"{error}; {_saved(model, folder)}") from None
-    except Exception as error:  # an environment can raise anything
-        report = folder / run_directory.TRACEBACK
-        report.write_text(traceback.format_exc(), encoding="utf-8")
+        where = f" ({_traceback(folder)})" if error.__cause__ else ""
+        raise ImelError(f"{error}{where}; {_saved(model, folder)}") from None
+    except Exception as error:  # a callback, a full disk, a defect of ours
         reason = f"{type(error).__name__}: {error}"
         raise ImelError(
-            f"training failed with {reason} ({report}); {_saved(model, folder)}"
+            f"training failed with {reason} ({_traceback(folder)}); {_saved(model, folder)}"
         ) from None
     finally:
         model.logger.close()
@@ -104,6 +106,13 @@ def _learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | Non
         model.env.close()
     _saved(model, folder)
     return stop.received
+
+
+def _traceback(folder: Path) -> Path:
+    """The file in which the exception under way is written down."""
+    report = folder / run_directory.TRACEBACK
+    report.write_text(traceback.format_exc(), encoding="utf-8")
+    return report
 
 
 def _saved(model: IMeL, folder: Path) -> str:
