@@ -6,30 +6,25 @@ env -> rollout -> advantages -> improvement -> memory -> interpolator -> policy 
 from __future__ import annotations
 
 import inspect
-import os
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
 from torch import Tensor, nn
 
-from imel import checkpoint, saving
 from imel.advantage import estimate_advantages, standardise
 from imel.critic import Critic, explained_variance, fit_critic
 from imel.diagnostics import diagnose
 from imel.environments import make_environments
 from imel.errors import (
-    CheckpointError,
     EnvironmentFaultError,
     ImelError,
     SettingsError,
@@ -42,13 +37,14 @@ from imel.improvement import improved_means, improved_stds, mean_kl, next_std, s
 from imel.normaliser import ReturnScale
 from imel.policy import POLICIES, ImelPolicy, check_spaces
 from imel.rollout import EpisodeClock, collect
+from imel.saving import SavedAlgorithm
 from imel.schedules import parse_schedule
 from imel.settings import Settings
 from imel.settings import preset as named_preset
 from imel.training import fit_leave_one_out
 
 
-class IMeL(BaseAlgorithm):
+class IMeL(SavedAlgorithm):
     """Improved Memories Learning (arXiv 2008.10433).
 
     :param policy: `"MkiPolicy"`, `"NpPolicy"`, `"AnpPolicy"`, `"RegressorPolicy"`,
@@ -61,7 +57,6 @@ class IMeL(BaseAlgorithm):
     """
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = dict(POLICIES)
-    policy: ImelPolicy
 
     def __init__(
         self,
@@ -107,7 +102,7 @@ class IMeL(BaseAlgorithm):
         self.kl_budget_schedule = parse_schedule("kl_budget", self.settings.kl_budget)
         self.std_schedule = parse_schedule("std", self.settings.std)
         self.iteration = 0
-        self.learned_timesteps = 0  # less than num_timesteps if a rollout was cut short
+        self.learned_timesteps = 0
         self.faults = 0
         if _init_setup_model:
             self._require_env()
@@ -165,6 +160,10 @@ class IMeL(BaseAlgorithm):
         self.clock = EpisodeClock(self.n_envs)
         self._set_prior_context()
 
+    @classmethod
+    def _blank(cls, policy: str | type[ImelPolicy], **arguments: Any) -> Self:
+        return cls(policy, env=None, _init_setup_model=False, **arguments)
+
     def _make_policy(self) -> ImelPolicy:
         settings = self.settings
         policy: ImelPolicy = self.policy_class(  # type: ignore[assignment]
@@ -182,13 +181,14 @@ class IMeL(BaseAlgorithm):
         return Critic(self.observation_space.shape[0], self.settings.critic_hidden)
 
     def _set_prior_context(self) -> None:
-        """C^0 (Alg. 1 l. 1): states from a standard normal, means from N(0, prior_std)."""
-        # Paper note 5: U(S) does not exist for unbounded states; the normaliser starts as identity
+        """C^0 (Alg. 1 l. 1): normalised states from N(0, 1), means from N(0, prior_std^2)."""
+        # Paper note 5: U(S) does not exist for unbounded states
         memory, settings = self.policy.memory, self.settings
         count = min(settings.prior_size, memory.capacity)
         states = torch.randn(count, memory.states.shape[1], generator=self.generator)
         means = torch.randn(count, memory.means.shape[1], generator=self.generator)
-        memory.set_prior(states, settings.prior_std * means)
+        states = self.policy.normaliser.inverse(states.to(self.device))
+        memory.set_prior(states, settings.prior_std * means.to(self.device))
         self.policy.changed()
 
     @property
@@ -405,109 +405,7 @@ class IMeL(BaseAlgorithm):
         """Why this action: the memories behind the policy's mean at one observation."""
         return explain(self.policy, observation)
 
-    # --- parameters and files ---
-
-    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy", "critic", "return_scale", "optimizer", "critic_optimizer"], []
-
-    def set_parameters(
-        self,
-        load_path_or_dict: str | Mapping[str, Any],
-        exact_match: bool = True,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        """Load parameters from `get_parameters()` or from a checkpoint of ours."""
-        if isinstance(load_path_or_dict, Mapping):
-            super().set_parameters(dict(load_path_or_dict), exact_match, device)
-        else:
-            tensors, _ = checkpoint.read(load_path_or_dict)
-            saving.load_tensors(self, tensors, load_path_or_dict)
-        self.policy.changed()
-
-    def save(  # type: ignore[override]
-        self,
-        path: str | os.PathLike[str],
-        exclude: Any = None,
-        include: Any = None,
-    ) -> None:
-        """Write the whole model to one checkpoint file, without pickle."""
-        if exclude or include:
-            raise ImelError("a checkpoint always holds the whole model: no include, no exclude")
-        checkpoint.write(path, saving.model_tensors(self), saving.model_document(self))
-
-    @classmethod
-    def load(  # type: ignore[override]
-        cls,
-        path: str | os.PathLike[str],
-        env: GymEnv | str | None = None,
-        device: torch.device | str = "cpu",
-        *,
-        policy_class: type[ImelPolicy] | None = None,
-        force_reset: bool = True,
-        tensorboard_log: str | None = None,
-        verbose: int = 0,
-        **settings: Any,
-    ) -> Self:
-        """Read a model written by `save`; settings given here replace the saved ones.
-
-        A policy class of your own has to be named by `policy_class`: files hold no code.
-        """
-        tensors, document = checkpoint.read(path)
-        if document["kind"] != "model":
-            raise CheckpointError(f"{path} holds a {document['kind']}, not a whole model")
-        saving.require_entries(document, path)
-        model = cls(
-            policy_class or document["policy"],
-            env=None,
-            policy_kwargs=document["policy_kwargs"],
-            stats_window_size=document["stats_window_size"],
-            tensorboard_log=tensorboard_log,
-            verbose=verbose,
-            device=device,
-            seed=document["seed"],
-            _init_setup_model=False,
-            **{**document["settings"], **settings},
-        )
-        model.observation_space, model.action_space = checkpoint.spaces_from_tensors(tensors)
-        model.n_envs = document["n_envs"]
-        # On the device that holds nothing first: what a file claims about sizes is not believed
-        with torch.device("meta"), checkpoint.building(path):
-            shapes = model._make_policy().state_dict()
-            critic = model._make_critic().state_dict()
-        for part, expected in (("policy", shapes), ("critic", critic)):
-            checkpoint.check_tensors(expected, checkpoint.under(part, tensors), part, path)
-        model._setup_model()
-        saving.load_tensors(model, tensors, path)
-        saving.restore_progress(model, document["progress"])
-        if env is not None:
-            model.set_env(env, force_reset=force_reset)
-            if model.env is not None and model.seed is not None:
-                model.env.seed(model.seed + model.iteration)  # continuations of one file agree
-        return model
-
-    @classmethod
-    def resume(
-        cls,
-        path: str | os.PathLike[str],
-        env: GymEnv | str,
-        device: torch.device | str = "cpu",
-        **arguments: Any,
-    ) -> Self:
-        """A model that goes on as if it had never stopped, from a file of `RunCheckpoints`.
-
-        Continue with `learn(model.remaining_timesteps, reset_num_timesteps=False)` and the same
-        `RunCheckpoints` callback, on the same environments.
-        """
-        model = cls.load(path, env, device, **arguments)
-        assert model.env is not None
-        # The callback is about to reset them, as it did then: no episode begins here
-        model._last_obs = model.env.reset()  # type: ignore[assignment]
-        return model
-
-    @property
-    def remaining_timesteps(self) -> int:
-        """Environment steps that the last call of `learn` was asked for and has not taken yet."""
-        return max(0, self._total_timesteps - self.num_timesteps)
+    # --- environments ---
 
     def restart_environments(self) -> None:
         """Reset every environment, seeded by run and iteration; running episodes end here."""

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from stable_baselines3.common.policies import BasePolicy
-from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
+from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor
 
 from imel import checkpoint
@@ -72,7 +72,6 @@ class ImelPolicy(BasePolicy):
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        lr_schedule: Schedule | None = None,
         *,
         memory_size: int = 2048,
         own_std: bool = False,
@@ -82,7 +81,6 @@ class ImelPolicy(BasePolicy):
         check_spaces(observation_space, action_space)
         # squash_output: predictions in [-1, 1] are rescaled to the action space by the base class
         super().__init__(observation_space, action_space, squash_output=True)
-        del lr_schedule  # the rate belongs to the fit
         assert observation_space.shape is not None
         assert action_space.shape is not None
         state_dim, action_dim = observation_space.shape[0], action_space.shape[0]

@@ -1,27 +1,161 @@
-"""A whole model as tensors and plain data, and back: what `IMeL.save` and `IMeL.load` exchange."""
+"""A whole model in a file and back: saving, loading and resuming an algorithm without pickle."""
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import torch
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.type_aliases import GymEnv
 from torch import Tensor
 from torch.optim import Optimizer
 
 from imel import checkpoint
-from imel.errors import CheckpointError
-
-if TYPE_CHECKING:
-    from imel.algorithm import IMeL
+from imel.critic import Critic
+from imel.errors import CheckpointError, ImelError
+from imel.normaliser import ReturnScale
+from imel.policy import ImelPolicy
+from imel.rollout import EpisodeClock
+from imel.settings import Settings
 
 MODULES = ("policy", "critic", "return_scale")
 OPTIMIZERS = ("optimizer", "critic_optimizer")
 
 
-def model_tensors(model: IMeL) -> dict[str, Tensor]:
+class SavedAlgorithm(BaseAlgorithm, ABC):
+    """An algorithm whose files are checkpoints of ours; those of Stable-Baselines3 are pickles."""
+
+    policy: ImelPolicy
+    critic: Critic
+    return_scale: ReturnScale
+    optimizer: Optimizer
+    critic_optimizer: Optimizer
+    generator: torch.Generator
+    clock: EpisodeClock
+    settings: Settings
+    iteration: int
+    learned_timesteps: int
+    """Environment steps learned from; fewer than `num_timesteps` if a rollout was cut short."""
+    faults: int
+    """Faults of environments survived so far."""
+
+    @classmethod
+    @abstractmethod
+    def _blank(cls, policy: str | type[ImelPolicy], **arguments: Any) -> Self:
+        """One without environment, spaces or networks yet."""
+
+    @abstractmethod
+    def _make_policy(self) -> ImelPolicy: ...
+
+    @abstractmethod
+    def _make_critic(self) -> Critic: ...
+
+    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
+        return ["policy", "critic", "return_scale", "optimizer", "critic_optimizer"], []
+
+    def set_parameters(
+        self,
+        load_path_or_dict: str | Mapping[str, Any],
+        exact_match: bool = True,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        """Load parameters from `get_parameters()` or from a checkpoint of ours."""
+        if isinstance(load_path_or_dict, Mapping):
+            super().set_parameters(dict(load_path_or_dict), exact_match, device)
+        else:
+            tensors, _ = checkpoint.read(load_path_or_dict)
+            load_tensors(self, tensors, load_path_or_dict)
+        self.policy.changed()
+
+    def save(  # type: ignore[override]
+        self,
+        path: str | os.PathLike[str],
+        exclude: Any = None,
+        include: Any = None,
+    ) -> None:
+        """Write the whole model to one checkpoint file, without pickle."""
+        if exclude or include:
+            raise ImelError("a checkpoint always holds the whole model: no include, no exclude")
+        checkpoint.write(path, model_tensors(self), model_document(self))
+
+    @classmethod
+    def load(  # type: ignore[override]
+        cls,
+        path: str | os.PathLike[str],
+        env: GymEnv | str | None = None,
+        device: torch.device | str = "cpu",
+        *,
+        policy_class: type[ImelPolicy] | None = None,
+        force_reset: bool = True,
+        tensorboard_log: str | None = None,
+        verbose: int = 0,
+        **settings: Any,
+    ) -> Self:
+        """Read a model written by `save`; settings given here replace the saved ones.
+
+        A policy class of your own has to be named by `policy_class`: files hold no code.
+        """
+        tensors, document = checkpoint.read(path)
+        if document["kind"] != "model":
+            raise CheckpointError(f"{path} holds a {document['kind']}, not a whole model")
+        require_entries(document, path)
+        model = cls._blank(
+            policy_class or document["policy"],
+            policy_kwargs=document["policy_kwargs"],
+            stats_window_size=document["stats_window_size"],
+            tensorboard_log=tensorboard_log,
+            verbose=verbose,
+            device=device,
+            seed=document["seed"],
+            **{**document["settings"], **settings},
+        )
+        model.observation_space, model.action_space = checkpoint.spaces_from_tensors(tensors)
+        model.n_envs = document["n_envs"]
+        # On the device that holds nothing first: what a file claims about sizes is not believed
+        with torch.device("meta"), checkpoint.building(path):
+            shapes = model._make_policy().state_dict()
+            critic = model._make_critic().state_dict()
+        for part, expected in (("policy", shapes), ("critic", critic)):
+            checkpoint.check_tensors(expected, checkpoint.under(part, tensors), part, path)
+        model._setup_model()
+        load_tensors(model, tensors, path)
+        restore_progress(model, document["progress"])
+        if env is not None:
+            model.set_env(env, force_reset)  # type: ignore[arg-type]  # IMeL takes ids as well
+            if model.env is not None and model.seed is not None:
+                model.env.seed(model.seed + model.iteration)  # continuations of one file agree
+        return model
+
+    @classmethod
+    def resume(
+        cls,
+        path: str | os.PathLike[str],
+        env: GymEnv | str,
+        device: torch.device | str = "cpu",
+        **arguments: Any,
+    ) -> Self:
+        """A model that goes on as if it had never stopped, from a file of `RunCheckpoints`.
+
+        Continue with `learn(model.remaining_timesteps, reset_num_timesteps=False)` and the same
+        `RunCheckpoints` callback, on the same environments.
+        """
+        model = cls.load(path, env, device, **arguments)
+        assert model.env is not None
+        # The callback is about to reset them, as it did then: no episode begins here
+        model._last_obs = model.env.reset()  # type: ignore[assignment]
+        return model
+
+    @property
+    def remaining_timesteps(self) -> int:
+        """Environment steps that the last call of `learn` was asked for and has not taken yet."""
+        return max(0, self._total_timesteps - self.num_timesteps)
+
+
+def model_tensors(model: SavedAlgorithm) -> dict[str, Tensor]:
     """Weights, memory, normaliser, optimisers, random states and spaces, by flat name."""
     tensors = checkpoint.spaces_to_tensors(model.observation_space, model.action_space)
     for name in MODULES:
@@ -34,7 +168,9 @@ def model_tensors(model: IMeL) -> dict[str, Tensor]:
     return tensors
 
 
-def load_tensors(model: IMeL, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
+def load_tensors(
+    model: SavedAlgorithm, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]
+) -> None:
     """What `model_tensors` gathered. All is checked before anything is changed."""
     expected = model_tensors(model)
     for name in OPTIMIZERS:  # Adam has its moments from the first step on: all of them, or none
@@ -64,7 +200,7 @@ def _adam_state(optimizer: Optimizer) -> dict[str, Tensor]:
     return state
 
 
-def model_document(model: IMeL) -> dict[str, Any]:
+def model_document(model: SavedAlgorithm) -> dict[str, Any]:
     """Configuration and progress, as JSON."""
     return {
         "kind": "model",
@@ -127,7 +263,7 @@ _COUNTERS = (
 )
 
 
-def restore_progress(model: IMeL, progress: Mapping[str, Any]) -> None:
+def restore_progress(model: SavedAlgorithm, progress: Mapping[str, Any]) -> None:
     """Counters and episode statistics as they were saved."""
     model.num_timesteps = progress["num_timesteps"]
     model.learned_timesteps = progress["learned_timesteps"]
