@@ -703,3 +703,20 @@ def test_elsewhere_a_line_is_printed_every_few_seconds_or_percent(
         "  memories 2048"
     )
     assert last.startswith("100%  1,024 steps")
+
+
+def test_what_a_killed_writer_left_is_no_run_and_goes(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    names = (
+        ".config.json.x1",
+        ".part-monitor.csv",
+        "checkpoints/.iteration-00000020.safetensors.y",
+    )
+    leftovers = [run / name for name in names]
+    mine = run / ".notes"
+    for file in (*leftovers, mine):
+        file.write_text("half")
+    with claimed(run, "unused", overwrite=False):
+        assert not any(file.exists() for file in leftovers)
+    assert mine.exists()

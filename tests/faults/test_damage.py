@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import signal
@@ -112,13 +113,18 @@ def test_fault_18_a_second_process_on_a_run_is_refused_and_does_not_disturb_it(
     run = tmp_path / "run"
     first = train(run)
     wait_until((run / "config.json").is_file, first)
-    seconds = [
-        command("resume", run, folder=tmp_path),
-        train(run, also=("--overwrite",)),
-        train(run, also=("--resume",)),
-    ]
-    for second in seconds:
-        assert f"another process is writing a run to {run}" in only_error(second)
+    assert first.process.pid is not None
+    os.kill(first.process.pid, signal.SIGSTOP)  # however slow the others are, it is still there
+    try:
+        seconds = [
+            command("resume", run, folder=tmp_path),
+            train(run, also=("--overwrite",)),
+            train(run, also=("--resume",)),
+        ]
+        for second in seconds:
+            assert f"another process is writing a run to {run}" in only_error(second)
+    finally:
+        os.kill(first.process.pid, signal.SIGCONT)
     assert first.wait() == 0, first.text
     assert differences_of_runs(baseline.run, run) == []
 

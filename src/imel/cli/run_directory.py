@@ -32,7 +32,6 @@ _LEFT_BY_A_KILLED_WRITER = (
 
 _MADE_BY_A_RUN = (
     *(CONFIG, PROGRESS, MONITOR, MODEL, EVALUATION, CURVE, POLICY, TRACEBACK),
-    *_LEFT_BY_A_KILLED_WRITER,
     "events.out.tfevents.*",
     f"{CHECKPOINTS}/iteration-*.safetensors",
     f"{VIDEO}-episode-*.mp4",
@@ -65,9 +64,6 @@ def reopened(folder: Path) -> Iterator[None]:
     if not (folder / CONFIG).is_file():
         raise ImelError(f"{folder} holds no run to resume (no {CONFIG})")
     with _locked(folder):
-        for pattern in _LEFT_BY_A_KILLED_WRITER:
-            for file in folder.glob(pattern):
-                file.unlink()
         yield
 
 
@@ -119,6 +115,9 @@ def _locked(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ImelError(f"another process is writing a run to {folder}") from None
+        for pattern in _LEFT_BY_A_KILLED_WRITER:  # and nobody is writing now
+            for file in folder.glob(pattern):
+                file.unlink()
         yield
     finally:
         os.close(descriptor)  # which also gives the lock back
