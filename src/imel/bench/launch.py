@@ -94,7 +94,8 @@ def launch(runs: Iterable[Run], store: Store, jobs: int, listener: Listener) -> 
             while waiting and len(workers) < jobs:
                 worker = _start(waiting.popleft(), store)
                 workers[worker.connection] = worker
-            for ready in wait(list(workers)):
+            # Not for ever: a signal that another thread has taken is noticed between two waits
+            for ready in wait(list(workers), timeout=1.0):
                 assert isinstance(ready, Connection)
                 worker = workers[ready]
                 if _receive(worker, listener):
