@@ -6,7 +6,6 @@ import csv
 import importlib
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -82,7 +81,7 @@ class SignalEnv(PointEnv):
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         self.steps_taken += 1
         if self.steps_taken == 300:
-            os.kill(os.getpid(), self.number)
+            signal.raise_signal(self.number)
         return super().step(action)
 
 
