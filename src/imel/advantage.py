@@ -9,13 +9,12 @@ stands in for the rest of the return (paper note 12).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 Estimator = Literal["gae", "monte-carlo", "paper"]
-ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 
 @dataclass(frozen=True)

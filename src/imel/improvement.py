@@ -7,13 +7,12 @@ with eta such that the mean KL divergence between improved and acting policy is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 StdMode = Literal["schedule", "constant", "advantage", "paper", "model"]
-STD_MODES: tuple[str, ...] = get_args(StdMode)
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,13 @@ rollouts or whole episodes (paper note 9).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 Forgetting = Literal["fifo", "reservoir"]
 ForgettingUnit = Literal["rollout", "episode"]
-FORGETTING: tuple[str, ...] = get_args(Forgetting)
-FORGETTING_UNITS: tuple[str, ...] = get_args(ForgettingUnit)
 
 PRIOR = -1
 """The iteration of rows that belong to the prior context."""

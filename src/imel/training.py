@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from imel.experience import Context
 from imel.interpolators.base import Interpolator
 
 LeaveOut = Literal["sampled", "each-episode"]
-LEAVE_OUT: tuple[str, ...] = get_args(LeaveOut)
 
 
 @dataclass(frozen=True)
