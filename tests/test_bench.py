@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from imel.bench.table import failures, summarise, tables
 from rich.console import Console
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
@@ -26,7 +27,6 @@ from imel.bench.algorithms import ALGORITHMS, find_algorithm, settings_hash
 from imel.bench.launch import Failure, grid, launch, unfinished
 from imel.bench.run import EPISODES, FINAL_EPISODES, Run, train
 from imel.bench.store import Row, Store, identity
-from imel.bench.table import failures, summarise, tables
 from imel.bench.tasks import TASKS, WithoutBodyMasses, find_task
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError

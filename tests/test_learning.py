@@ -15,7 +15,8 @@ from rich.console import Console
 from imel.bench.launch import grid, launch
 from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store
-from imel.bench.table import summarise, tables
+from imel.report.results import gather
+from imel.report.table import tables
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ def final_rows(
         failures = launch(runs, Store(store), jobs, progress)
     assert not failures
     rows = Store(store).rows()
-    for table in tables(summarise(rows)):
+    for table in tables(gather(rows)):
         console.print(table)
     final = [row for row in rows if row["final"]]
     return {name: [row for row in final if row["algorithm"] == name] for name in algorithms}

@@ -1,7 +1,8 @@
-"""The algorithms of the bench: IMeL's five policies, and the baselines TRPO and PPO.
+"""The algorithms of the bench: IMeL's five policies, the baselines TRPO and PPO, and chance.
 
 Each turns a task into complete settings, as plain data, and settings into a model. The baselines
-are Stable-Baselines3's own, with the settings RL Baselines3 Zoo publishes for them.
+are Stable-Baselines3's own, with the settings RL Baselines3 Zoo publishes for them. A variant is
+one of these under a name of its own, with some settings fixed to others.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import nn
 
 from imel.algorithm import IMeL
+from imel.bench.random_actions import RandomActions
 from imel.bench.tasks import Task
 from imel.bench.zoo import PPO, PPO_DEFAULT, TRPO, TRPO_DEFAULT
 from imel.errors import ImelError, nearest_name
@@ -33,7 +35,11 @@ class Algorithm(Protocol):
 
     @property
     def adjustable(self) -> bool:
-        """Whether its settings can be overridden."""
+        """Whether a user can override its settings."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether it takes steps to learn; one that does not is only evaluated."""
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Everything `make` needs beside task and seed, as plain data."""
@@ -47,7 +53,7 @@ class ImelAlgorithm:
     """IMeL with one of its policies at their defaults."""
 
     policy: str
-    adjustable = True
+    adjustable = learns = True
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Settings and policy options; an override may name either, or a preset."""
@@ -80,18 +86,17 @@ class ImelAlgorithm:
 
 @dataclass(frozen=True)
 class Baseline:
-    """An algorithm of Stable-Baselines3 with published settings, which are not overridden."""
+    """An algorithm of Stable-Baselines3 with published settings; only a variant changes them."""
 
     module: str
     class_name: str
     by_task: Mapping[str, Mapping[str, Any]]
     default: Mapping[str, Any]
-    adjustable = False
+    adjustable, learns = False, True
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """The published settings for the task, or for its kind."""
-        del overrides
-        return dict(self.by_task.get(task.name, self.default))
+        return {**self.by_task.get(task.name, self.default), **overrides}
 
     def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
         """A new model; observations and rewards are normalised as in the zoo."""
@@ -110,6 +115,49 @@ class Baseline:
         return model
 
 
+@dataclass(frozen=True)
+class Chance:
+    """Acts at random: what a score of zero is."""
+
+    adjustable = learns = False
+
+    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """There are none."""
+        del task, overrides
+        return {}
+
+    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
+        """A model with nothing to learn."""
+        del settings
+        return RandomActions(task.make_vector(1, seed), seed)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Another algorithm with some of its settings fixed."""
+
+    base: Algorithm
+    fixed: Mapping[str, Any]
+
+    @property
+    def adjustable(self) -> bool:
+        """As its base."""
+        return self.base.adjustable
+
+    @property
+    def learns(self) -> bool:
+        """As its base."""
+        return self.base.learns
+
+    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """The base's, with what is fixed, and with what is overridden beside."""
+        return self.base.settings(task, {**self.fixed, **overrides})
+
+    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
+        """A new model of the base."""
+        return self.base.make(task, settings, seed)
+
+
 ALGORITHMS: dict[str, Algorithm] = {
     "mki": ImelAlgorithm("MkiPolicy"),
     "np": ImelAlgorithm("NpPolicy"),
@@ -118,13 +166,24 @@ ALGORITHMS: dict[str, Algorithm] = {
     "nearest": ImelAlgorithm("NearestPolicy"),
     "trpo": Baseline("sb3_contrib", "TRPO", TRPO, TRPO_DEFAULT),
     "ppo": Baseline("stable_baselines3", "PPO", PPO, PPO_DEFAULT),
+    "random": Chance(),
+}
+
+VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    # name: (algorithm, overrides). A variant's rows have its name as their algorithm
+    "trpo-plain": ("trpo", {"normalise": False}),  # no normalisation, as the paper ran it
 }
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """The algorithm of this name; refuses one that is unknown or not installed."""
+    """The algorithm or variant of this name; refuses one that is unknown or not installed."""
+    if name in VARIANTS:
+        base, fixed = VARIANTS[name]
+        return Variant(find_algorithm(base), fixed)
     if name not in ALGORITHMS:
-        raise ImelError(f"unknown algorithm '{name}'; {nearest_name(name, ALGORITHMS)}")
+        raise ImelError(
+            f"unknown algorithm '{name}'; {nearest_name(name, [*ALGORITHMS, *VARIANTS])}"
+        )
     algorithm = ALGORITHMS[name]
     if isinstance(algorithm, Baseline) and importlib.util.find_spec(algorithm.module) is None:
         raise ImelError(f"'{name}' needs {algorithm.module}: install imel with its 'bench' extra")

@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from imel.bench.algorithms import find_algorithm
+from imel.bench.algorithms import Algorithm, find_algorithm
 from imel.bench.run import Run, train
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
@@ -57,18 +57,23 @@ def grid(
     overrides: Mapping[str, Any],
 ) -> list[Run]:
     """Every combination, one seed of everything first; refuses what cannot be run."""
-    changes = {name: overrides if find_algorithm(name).adjustable else {} for name in algorithms}
+    found = {name: find_algorithm(name) for name in algorithms}
+    changes = {name: overrides if found[name].adjustable else {} for name in found}
     if overrides and not any(changes.values()):
         raise ImelError(f"{', '.join(overrides)}: only IMeL's own algorithms take settings")
     runs = [
-        Run(task, algorithm, seed, steps or find_task(task).steps, changes[algorithm])
+        Run(task, name, seed, _steps(algorithm, task, steps), changes[name])
         for seed in dict.fromkeys(seeds)
         for task in dict.fromkeys(tasks)
-        for algorithm in dict.fromkeys(algorithms)
+        for name, algorithm in found.items()
     ]
     for run in runs:
         run.settings()
     return runs
+
+
+def _steps(algorithm: Algorithm, task: str, steps: int | None) -> int:
+    return (steps or find_task(task).steps) if algorithm.learns else 0
 
 
 def unfinished(runs: Iterable[Run], store: Store) -> list[Run]:

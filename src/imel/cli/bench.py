@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,41 +15,43 @@ from rich.console import Console
 from imel.bench.launch import grid, launch, unfinished
 from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store, identity
-from imel.bench.table import failures, summarise, tables
-from imel.bench.tasks import TASKS
+from imel.bench.suites import Suite, find_suite
 from imel.cli.arguments import parse
 from imel.errors import SettingsError
+from imel.report.results import gather
+from imel.report.table import tables
 
 _DESCRIPTION = """\
 Run algorithms on tasks, several seeds of each, side by side; print what came of them.
 
 examples:
-  imel bench --quick
+  imel bench paper --quick
+  imel bench paper                          every task, 5 seeds: the comparison of the paper
+  imel bench ablation                       variants of the algorithms, in the same store
+  imel bench random                         the returns of acting at random
   imel bench --tasks hopper walker2d --algorithms mki np trpo --seeds 0 1 2 3 4
   imel bench --tasks Pendulum-v1 --algorithms mki --set std=0.5:0.1 memory_size=4096
   imel bench --table --store runs/bench
 
 Results are kept in the store. The same command again does only what is missing or has failed; a
-run counts as done when task, settings, seed and steps agree. So take a new store for new code."""
+run counts as done when task, settings, seed and steps agree. So take a new store for new code.
+`imel report` makes tables and figures of a store."""
 
-_QUICK_STEPS = 4096
 _PIPE_WIDTH = 160
 _SOME_FAILED = 1
 
 
 @dataclass(frozen=True)
 class BenchArguments:
-    """What to run, and where the results are."""
+    """What to run, and where the results are. A flag that is given replaces the suite's value."""
 
-    tasks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK ...")] = tuple(TASKS)
+    suite: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="SUITE")] = None
+    """paper, ablation or random; by default all tasks, mki, np and trpo, seeds 0 to 2."""
+    tasks: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="TASK ...")] = None
     """Tasks by name, or other environments by their Gymnasium id."""
-    algorithms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = (
-        "mki",
-        "np",
-        "trpo",
-    )
-    """Of mki, np, anp, regressor, nearest (IMeL), trpo and ppo."""
-    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (0, 1, 2)
+    algorithms: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="NAME ...")] = None
+    """Of mki, np, anp, regressor, nearest (IMeL), trpo, ppo, random; or the name of a variant."""
+    seeds: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="N ...")] = None
     """One run for each."""
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Environment steps of every run; by default the task's own."""
@@ -57,12 +59,13 @@ class BenchArguments:
     """Environments IMeL steps together; the same as --set n_envs=N."""
     jobs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Runs at a time, each on one core; by default as many as there are cores."""
-    store: Annotated[Path, tyro.conf.arg(metavar="DIR")] = Path("runs/bench")
-    """Folder of the results."""
+    store: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder of the results; by default results/paper for a suite, runs/bench without one."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()
     """Settings of IMeL, options of its policy, or a preset. The baselines are not changed."""
     quick: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Only see that everything runs: one seed, 4096 steps."""
+    """Only see that everything runs: of a suite two tasks and seeds, 10k steps, in results/quick;
+    without one a seed of 4096 steps."""
     table: tyro.conf.FlagCreatePairsOff[bool] = False
     """Run nothing; print what is in the store."""
 
@@ -70,32 +73,34 @@ class BenchArguments:
 def run(argv: Sequence[str]) -> int:
     """The command; its exit code."""
     _refuse_repeated_flags(argv)
-    arguments = parse(BenchArguments, argv, "imel bench", _DESCRIPTION)
+    arguments: BenchArguments = parse(BenchArguments, argv, "imel bench", _DESCRIPTION)
     _check(arguments)
+    suite = _chosen(arguments)
     console = Console()
     if not console.is_terminal:
         console.width = _PIPE_WIDTH
-    store = Store(arguments.store)
+    store = Store(suite.store)
     if arguments.table:
         if not store.folder.is_dir():
-            raise SettingsError(f"there is no store at {arguments.store}")
+            raise SettingsError(f"there is no store at {suite.store}")
         _print_tables(store.rows(), console)
         return 0
-    runs = grid(
-        arguments.tasks,
-        arguments.algorithms,
-        arguments.seeds[:1] if arguments.quick else arguments.seeds,
-        _QUICK_STEPS if arguments.quick else arguments.steps,
-        _overrides(arguments),
-    )
+    runs = grid(suite.tasks, suite.algorithms, suite.seeds, suite.steps, _overrides(arguments))
     todo = unfinished(runs, store)
-    console.print(f"{len(todo)} of {len(runs)} runs to do, results in {arguments.store}")
+    console.print(f"{len(todo)} of {len(runs)} runs to do, results in {suite.store}")
     with GridProgress(todo, console) as progress:
         failed = launch(todo, store, arguments.jobs or _cores(), progress)
     wanted = {identity(run.identity()) for run in runs}
     rows = [row for row in store.rows() if identity(row) in wanted]
     _print_tables(rows, console)
     return _SOME_FAILED if failed else 0
+
+
+def _chosen(arguments: BenchArguments) -> Suite:
+    """The suite, with what was given by flags in place of its own."""
+    suite = find_suite(arguments.suite, arguments.quick)
+    given = {field.name: getattr(arguments, field.name) for field in fields(suite)}
+    return replace(suite, **{name: value for name, value in given.items() if value is not None})
 
 
 def _refuse_repeated_flags(argv: Sequence[str]) -> None:
@@ -112,9 +117,9 @@ def _check(arguments: BenchArguments) -> None:
         if value is not None and value < 1:
             raise SettingsError(f"{name}={value} must be at least 1")
     for name in ("tasks", "algorithms", "seeds"):
-        if not getattr(arguments, name):
+        if getattr(arguments, name) == ():
             raise SettingsError(f"--{name} names none")
-    if min(arguments.seeds) < 0:
+    if arguments.seeds and min(arguments.seeds) < 0:
         raise SettingsError(f"seeds={min(arguments.seeds)} must not be negative")
     if arguments.quick and arguments.steps is not None:
         raise SettingsError("--quick and --steps both say how long to run; give one of them")
@@ -141,7 +146,8 @@ def _cores() -> int:
 
 
 def _print_tables(rows: list[Row], console: Console) -> None:
-    for table in tables(summarise(rows)):
+    results = gather(rows)
+    for table in tables(results):
         console.print(table)
-    for line in failures(rows):
+    for line in results.failures:
         console.print(f"failed: {line}", markup=False, soft_wrap=True)

@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("imel.cli.resume", "go on with a run that was stopped or killed, bit for bit"),
     "eval": ("imel.cli.eval", "play episodes with a trained policy and report its returns"),
     "bench": ("imel.cli.bench", "run tasks x algorithms x seeds side by side, and tabulate them"),
+    "report": ("imel.cli.report", "tables and figures of a store that bench has filled"),
     "plot": ("imel.cli.plot", "redraw a run's learning curve and policy"),
 }
 

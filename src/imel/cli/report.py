@@ -1,0 +1,97 @@
+"""`imel report`: tables and figures from the rows of a store; nothing is run for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from imel.bench.store import Store
+from imel.cli.arguments import parse
+from imel.errors import ImelError, SettingsError
+from imel.files import write_atomically
+from imel.report.document import PAPER_FIGURES, make_report, paper_figure, png
+from imel.report.results import Results, gather
+
+_DESCRIPTION = """\
+Make a report of a store that `imel bench` has filled: learning curves, a table for every task,
+scores over all tasks, ablations; as Markdown and PNG. The same rows give the same files.
+
+examples:
+  imel report results/paper
+  imel report results/paper --out docs/images/benchmark --into docs/benchmark.md
+  imel report figure2 results/paper         the paper's Figure 2 from these runs
+  imel report figure3 results/paper"""
+
+_BEGIN, _END = "<!-- report: begin -->", "<!-- report: end -->"
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    """What is reported, and where to."""
+
+    store: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")] = Path(
+        "results/paper"
+    )
+    """Folder of the results."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder of the report; by default the folder 'report' in the store."""
+    baseline: Annotated[str, tyro.conf.arg(metavar="NAME")] = "trpo"
+    """The algorithm the others are compared with; its score is 1."""
+    against: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = ("ppo",)
+    """More algorithms to compare with, as far as they were run."""
+    into: Annotated[Path | None, tyro.conf.arg(metavar="PAGE")] = None
+    """Put the text into this page, between its two marks, instead of into DIR/report.md."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command; its exit code."""
+    name = argv[0] if argv and argv[0] in PAPER_FIGURES else None
+    words = argv[1:] if name else argv
+    arguments: ReportArguments = parse(ReportArguments, words, "imel report", _DESCRIPTION)
+    results = _read(arguments.store)
+    out = arguments.out or arguments.store / "report"
+    if name is not None:
+        files = {out / f"{name}.png": png(paper_figure(results, name))}
+    else:
+        files = _report_files(results, arguments, out)
+    for path, content in files.items():
+        write_atomically(path, content)
+        print(path)
+    return 0
+
+
+def _read(folder: Path) -> Results:
+    if not folder.is_dir():
+        raise SettingsError(f"there is no store at {folder}")
+    rows = Store(folder).rows()
+    if not rows:
+        raise ImelError(f"the store at {folder} is empty")
+    return gather(rows)
+
+
+def _report_files(results: Results, arguments: ReportArguments, out: Path) -> dict[Path, bytes]:
+    page = arguments.into or out / "report.md"
+    images = Path(os.path.relpath(out, page.parent)).as_posix()
+    prefix = "" if images == "." else f"{images}/"
+    # First, so that a page without marks is refused before anything is drawn
+    before, after = _around_marks(page) if arguments.into else ("# Benchmark report\n\n", "")
+    report = make_report(results, arguments.baseline, arguments.against, prefix)
+    for note in report.notes:
+        print(f"note: {note}")
+    files = {out / name: png(figure) for name, figure in report.figures.items()}
+    return files | {page: (before + report.body + after).encode()}
+
+
+def _around_marks(page: Path) -> tuple[str, str]:
+    """The page up to and with the first mark, and from the second."""
+    text = page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not (begin and end):
+        raise SettingsError(f"{page} lacks the lines '{_BEGIN}' and '{_END}'")
+    return f"{before}{begin}\n\n", f"\n{end}{after}"

@@ -1,0 +1,97 @@
+"""Figures over all tasks: normalised scores with intervals, and performance profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from imel.report.names import Styles, algorithm_name, legend_handles, styles
+from imel.report.results import Results
+from imel.report.scores import Scale, overall, profile
+
+_TITLES = {"evaluated": "deterministic return", "explored": "training return, last 10 % of steps"}
+_THRESHOLDS = 80
+_FARTHEST = 3.0
+"""A profile is drawn up to this multiple of the reference, if any score goes so far."""
+_GREY = "#8c8c8c"
+
+
+def scores_figure(
+    results: Results, measures: Sequence[Sequence[Scale]], labels: Sequence[str], reference: str
+) -> Figure:
+    """Interquartile means of normalised scores, one panel a measure."""
+    measures = [chosen for chosen in measures if chosen]
+    height = 0.36 * len(labels) + 1.5
+    figure = Figure(figsize=(4.6 * len(measures), height), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle("interquartile mean over tasks and seeds, 95 % bootstrap interval", fontsize=11)
+    panels = figure.subplots(1, len(measures), squeeze=False, sharey=True).flat
+    style = styles(results.labels)
+    for axes, chosen in zip(panels, measures, strict=True):
+        _draw_scores(axes, chosen, labels, style)
+        axes.set_title(_TITLES[chosen[0].measure], fontsize=10)
+        axes.set_xlabel(_score_label(reference))
+    left = figure.axes[0]
+    left.set_yticks(range(len(labels)), [algorithm_name(label) for label in labels])
+    left.set_ylim(len(labels) - 0.5, -0.5)
+    return figure
+
+
+def _draw_scores(axes: Axes, chosen: Sequence[Scale], labels: Sequence[str], style: Styles) -> None:
+    for place, label in enumerate(labels):
+        found = overall(chosen, label)
+        if found is None:
+            continue
+        score, _ = found
+        colour, _ = style[label]
+        axes.plot([score.low, score.high], [place, place], color=colour, linewidth=6, alpha=0.35)
+        axes.plot(score.value, place, "o", color=colour, markersize=6)
+    _mark_levels(axes)
+
+
+def profile_figure(
+    results: Results, chosen: Sequence[Scale], labels: Sequence[str], reference: str
+) -> Figure:
+    """The share of runs whose score is above each threshold."""
+    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    axes.set_title("performance profile: deterministic return of every task and seed", fontsize=11)
+    axes.set_xlabel(f"{_score_label(reference)}, τ")
+    axes.set_ylabel("share of runs with a score above τ")
+    style = styles(results.labels)
+    every = [
+        scores
+        for scale in chosen
+        for label in labels
+        if (scores := scale.scores(label)) is not None
+    ]
+    reach = float(np.concatenate(every).max())
+    thresholds = np.linspace(0.0, min(max(1.05 * reach, 1.1), _FARTHEST), _THRESHOLDS)
+    shown = [label for label in labels if overall(chosen, label) is not None]
+    for label in shown:
+        share, low, high = profile(chosen, label, thresholds)
+        colour, dashes = style[label]
+        axes.fill_between(thresholds, low, high, color=colour, alpha=0.12, linewidth=0)
+        axes.plot(thresholds, share, color=colour, linestyle=dashes, linewidth=1.8)
+    axes.set_xlim(0.0, thresholds[-1])
+    axes.set_ylim(0.0, 1.02)
+    _mark_levels(axes)
+    figure.legend(handles=legend_handles(shown, style), loc="outside right upper", fontsize=9)
+    return figure
+
+
+def _mark_levels(axes: Axes) -> None:
+    for level in (0.0, 1.0):
+        axes.axvline(level, color=_GREY, linewidth=0.9, linestyle=(0, (4, 4)), zorder=0)
+    axes.grid(alpha=0.25)
+    axes.tick_params(labelsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _score_label(reference: str) -> str:
+    return f"normalised score (0 random, 1 {algorithm_name(reference)})"

@@ -1,0 +1,151 @@
+"""Learning curves of many runs as small multiples: one panel a task, one line an algorithm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from imel.report.names import Styles, legend_handles, short_steps, styles
+from imel.report.nearby import Array
+from imel.report.results import FinishedRun, Results, TaskResults, panel_title
+from imel.report.statistics import bootstrap, interquartile_mean
+
+_POINTS = 50
+"""Steps at which runs are compared; as many as the bench stores rows of a run."""
+_PAPER_BAND = (20.0, 80.0)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve over the seeds of one algorithm, and the band around it."""
+
+    steps: Array  # [P]
+    middle: Array  # [P]
+    low: Array  # [P]
+    high: Array  # [P]
+
+
+@dataclass(frozen=True)
+class CurveKind:
+    """What a figure of learning curves shows."""
+
+    caption: str
+    curve: Callable[[FinishedRun], Array]  # [k, 2] step and return
+    summary: Callable[[Array], Array]  # [P, n] to [3, P]: the middle, low and high ends
+
+
+def mean_and_percentiles(values: Array) -> Array:
+    """Mean and 20th and 80th percentile over seeds, as the paper's figures have them."""
+    low, high = np.percentile(values, _PAPER_BAND, axis=-1)
+    return np.stack([values.mean(axis=-1), low, high])
+
+
+def mean_and_interval(values: Array) -> Array:
+    """Interquartile mean over seeds and its bootstrap interval."""
+    return bootstrap(interquartile_mean, [values])
+
+
+PAPER = CurveKind(
+    "training return while exploring: mean over seeds, band from the 20th to the 80th percentile",
+    lambda run: run.training,
+    mean_and_percentiles,
+)
+TRAINING = CurveKind(
+    "training return while exploring: interquartile mean over seeds, 95 % bootstrap interval",
+    lambda run: run.training,
+    mean_and_interval,
+)
+EVALUATION = CurveKind(
+    "deterministic return: interquartile mean over seeds, 95 % bootstrap interval",
+    lambda run: run.evaluations,
+    mean_and_interval,
+)
+
+
+def align(curves: Sequence[Array], steps: int) -> tuple[Array, Array]:
+    """Runs on one grid of steps, [P] and [P, n], by linear interpolation.
+
+    The grid begins where every run has a value: before its first, a run's return is not known.
+    After its last, that one holds.
+    """
+    first = max(float(curve[0, 0]) for curve in curves)
+    grid = np.linspace(0.0, steps, _POINTS + 1)
+    grid = np.concatenate([[first], grid[grid > first]])
+    return grid, np.stack([np.interp(grid, *curve.T) for curve in curves], axis=-1)
+
+
+def line(runs: Sequence[FinishedRun], steps: int, kind: CurveKind) -> Line | None:
+    """The curve of one algorithm on one task; None where no run has any value."""
+    curves = [curve for run in runs if len(curve := kind.curve(run))]
+    if not curves:
+        return None
+    grid, values = align(curves, steps)
+    return Line(grid, *kind.summary(values))
+
+
+def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> Figure:
+    """A panel for each task on which one of the algorithms was run."""
+    tasks = [task for task in results.tasks if any(label in task.groups for label in labels)]
+    columns = _columns(len(tasks))
+    rows = math.ceil(len(tasks) / columns)
+    figure = Figure(figsize=(max(3.5 * columns, 6.0), 2.7 * rows + 1.0), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(kind.caption, fontsize=11)
+    style = styles(results.labels)
+    panels = figure.subplots(rows, columns, squeeze=False).flat
+    for place, axes in enumerate(panels):
+        if place >= len(tasks):
+            axes.set_visible(False)
+            continue
+        _draw_panel(axes, tasks[place], labels, kind, style)
+        axes.set_title(panel_title(results, tasks[place]), fontsize=10)
+        if place % columns == 0:
+            axes.set_ylabel("return")
+        if place + columns >= len(tasks):
+            axes.set_xlabel("environment steps")
+    drawn = [label for label in labels if any(label in task.groups for task in tasks)]
+    figure.legend(handles=legend_handles(drawn, style), loc="outside lower center", ncols=7)
+    return figure
+
+
+def _columns(panels: int) -> int:
+    if panels <= 3:
+        return max(panels, 1)
+    return 2 if panels == 4 else 3 if panels <= 6 else 4
+
+
+def _draw_panel(
+    axes: Axes, task: TaskResults, labels: Sequence[str], kind: CurveKind, style: Styles
+) -> None:
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: short_steps(steps)))
+    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.tick_params(labelsize=8.5)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_xlim(0.0, task.steps)
+    for label in labels:
+        shown = line(task.groups[label].runs, task.steps, kind) if label in task.groups else None
+        if shown is None:
+            continue
+        colour, dashes = style[label]
+        axes.fill_between(shown.steps, shown.low, shown.high, color=colour, alpha=0.16, linewidth=0)
+        alone = "o" if len(shown.steps) == 1 else None
+        axes.plot(
+            shown.steps,
+            shown.middle,
+            color=colour,
+            linestyle=dashes,
+            linewidth=1.8,
+            marker=alone,
+            label=label,
+        )
+    if not axes.lines:
+        axes.text(0.5, 0.5, "no episode has ended", transform=axes.transAxes, ha="center")

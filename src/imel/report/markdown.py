@@ -1,0 +1,153 @@
+"""Tables of a report, as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from imel.report.names import algorithm_name
+from imel.report.nearby import Array
+from imel.report.results import Group, Results, TaskResults
+from imel.report.scores import Scale, overall, overall_difference, overall_probability
+from imel.report.statistics import (
+    Estimate,
+    difference_of_means,
+    estimate,
+    interquartile_mean,
+    probability_of_improvement,
+)
+
+_NONE = "–"
+
+
+def task_table(task: TaskResults, labels: Sequence[str], baseline: str) -> list[str]:
+    """Every algorithm on one task, beside the baseline where that was run."""
+    groups = [task.groups[label] for label in labels if label in task.groups]
+    reference = task.groups.get(baseline)
+    name = algorithm_name(baseline)
+    header = ["algorithm", "seeds", "deterministic return", "training return", "wall s", "cpu s"]
+    if reference is not None:
+        header[4:4] = [f"P(> {name})", f"difference to {name}"]
+        header += [f"wall / {name}", f"cpu / {name}"]
+    rows = []
+    for group in groups:
+        row = [algorithm_name(group.label), str(len(group.runs)), _mean(group.evaluated)]
+        row.append(_mean(group.explored))
+        seconds = [_number(value, 1) for value in _times(group)]
+        if reference is None:
+            rows.append(row + seconds)
+        else:
+            rows.append(row + _comparison(group, reference) + seconds + _ratios(group, reference))
+    if task.random is not None:
+        row = ["random", str(len(task.random.runs)), _mean(task.random.evaluated)]
+        rows.append(row + [_NONE] * (len(header) - len(row)))
+    return table(header, rows)
+
+
+def comparison_table(task: TaskResults, labels: Sequence[str], other: str) -> list[str]:
+    """Every algorithm on one task beside one more algorithm."""
+    name, reference = algorithm_name(other), task.groups[other]
+    header = ["algorithm", f"P(> {name})", f"difference to {name}"]
+    header += [f"wall / {name}", f"cpu / {name}"]
+    rows = [
+        [algorithm_name(label), *_comparison(group, reference), *_ratios(group, reference)]
+        for label in labels
+        if label != other and (group := task.groups.get(label)) is not None
+    ]
+    return table(header, rows)
+
+
+def scores_table(
+    results: Results,
+    measures: Sequence[Sequence[Scale]],
+    labels: Sequence[str],
+    against: Sequence[str],
+) -> list[str]:
+    """Normalised scores over all tasks, and how often each algorithm beats the others named."""
+    header = ["algorithm", "tasks", "score, deterministic", "score, training"]
+    header += [f"P(> {algorithm_name(other)})" for other in against]
+    rows = []
+    for label in labels:
+        found = [overall(chosen, label) for chosen in measures]
+        tasks = max((number for one in found if one for number in [one[1]]), default=0)
+        row = [algorithm_name(label), f"{tasks} of {max(map(len, measures))}"]
+        row += [_NONE if one is None else _interval(one[0], 2) for one in found]
+        for other in against:
+            better = None if other == label else overall_probability(results, label, other)
+            row.append(_NONE if better is None else _interval(better, 2))
+        rows.append(row)
+    return table(header, rows)
+
+
+def ablation_table(
+    results: Results, chosen: Sequence[Scale], base: str, variants: Sequence[str]
+) -> list[str]:
+    """Variants of one algorithm: on each task, and over all tasks against their base."""
+    tasks = [task for task in results.tasks if any(v in task.groups for v in variants)]
+    header = ["variant", *(task.task for task in tasks), "score less the base's", "P(> base)"]
+    rows = []
+    for label in [base, *variants]:
+        found = [task.groups.get(label) for task in tasks]
+        row = [algorithm_name(label)]
+        row += [_NONE if group is None else _mean(group.evaluated) for group in found]
+        if label == base:
+            rows.append([*row, _NONE, _NONE])
+            continue
+        difference = overall_difference(chosen, label, base)
+        better = overall_probability(results, label, base)
+        row.append(_NONE if difference is None else _difference(difference, 2))
+        row.append(_NONE if better is None else _interval(better, 2))
+        rows.append(row)
+    return table(header, rows)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table whose first column is text and whose others are numbers."""
+    lines = [header, ["---", *("---:" for _ in header[1:])], *rows]
+    return [
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
+    ]
+
+
+def _comparison(group: Group, reference: Group) -> list[str]:
+    if group is reference:
+        return [_NONE, _NONE]
+    strata = [group.evaluated, reference.evaluated]
+    better = estimate(probability_of_improvement, strata)
+    return [_interval(better, 2), _difference(estimate(difference_of_means, strata), 1)]
+
+
+def _times(group: Group) -> tuple[float, float]:
+    """Medians over seeds of wall and processor time; NaN where a row does not have it."""
+    cpu = [run.cpu_seconds for run in group.runs if run.cpu_seconds is not None]
+    return median(run.seconds for run in group.runs), median(cpu) if cpu else math.nan
+
+
+def _ratios(group: Group, reference: Group) -> list[str]:
+    pairs = zip(_times(group), _times(reference), strict=True)
+    return [_number(ours / theirs if theirs else math.nan, 2) for ours, theirs in pairs]
+
+
+def _mean(values: Array) -> str:
+    return _interval(estimate(interquartile_mean, [values]), 1) if len(values) else _NONE
+
+
+def _interval(value: Estimate, digits: int) -> str:
+    text = _number(value.value, digits)
+    if math.isnan(value.low):
+        return text
+    return f"{text} [{_number(value.low, digits)}, {_number(value.high, digits)}]"
+
+
+def _difference(value: Estimate, digits: int) -> str:
+    """With its sign; bold where zero is outside the interval."""
+    text = ("+" if value.value > 0 else "") + _interval(value, digits)
+    return f"**{text}**" if value.excludes(0.0) else text
+
+
+def _number(value: float, digits: int) -> str:
+    if math.isnan(value):
+        return _NONE
+    digits = 0 if abs(value) >= 1000 else digits
+    return f"{round(value, digits) + 0.0:.{digits}f}"  # no minus before a zero

@@ -1,0 +1,105 @@
+"""What tasks and algorithms are called in reports, their order and their colours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.lines import Line2D
+
+Styles = Mapping[str, tuple[str, Any]]
+"""Colour and matplotlib's line style, by label."""
+
+# Distinct for every common kind of colour blindness (Okabe and Ito). Line styles repeat it in grey
+_STYLES: Styles = {
+    "mki": ("#0072b2", "-"),
+    "np": ("#e69f00", "-"),
+    "anp": ("#cc79a7", "-"),
+    "regressor": ("#009e73", "-"),
+    "nearest": ("#56b4e9", "-"),
+    "trpo": ("#000000", (0, (4, 1.5))),
+    "ppo": ("#d55e00", (0, (1.5, 1.2))),
+}
+_NAMES = {
+    "mki": "IMeL, MKI",
+    "np": "IMeL, NP",
+    "anp": "IMeL, attentive NP",
+    "regressor": "IMeL, regressor",
+    "nearest": "IMeL, nearest",
+    "trpo": "TRPO",
+    "ppo": "PPO",
+    "random": "random",
+}
+_OTHERS = ("#7a4a9e", "#8c8c8c", "#b8a600", "#8b4513", "#1b4d3e", "#f0a0a0")
+
+
+@dataclass(frozen=True)
+class _KnownTask:
+    title: str
+    state_dim: int
+    action_dim: int
+
+
+_TASKS = {
+    "mountaincar": _KnownTask("MountainCarContinuous", 2, 1),
+    "pendulum": _KnownTask("InvertedPendulum", 4, 1),
+    "double-pendulum": _KnownTask("InvertedDoublePendulum", 11, 1),
+    "hopper": _KnownTask("Hopper", 11, 3),
+    "walker2d": _KnownTask("Walker2d", 17, 6),
+    "halfcheetah": _KnownTask("HalfCheetah", 17, 6),
+    "ant": _KnownTask("Ant", 27, 8),
+    "humanoid": _KnownTask("Humanoid", 257, 17),
+}
+
+
+def task_order(task: str) -> tuple[int, str]:
+    """Sorts the paper's tasks by size, others by name behind them."""
+    names = list(_TASKS)
+    return (names.index(task) if task in names else len(names), task)
+
+
+def task_title(task: str) -> str:
+    """Its environment, and the dimensions of state and action where they are known."""
+    if task not in _TASKS:
+        return task
+    known = _TASKS[task]
+    return f"{known.title} ({known.state_dim}, {known.action_dim})"
+
+
+def algorithm_order(label: str) -> tuple[int, str]:
+    """Sorts IMeL's algorithms before the baselines, variants behind their base."""
+    names = list(_NAMES)
+    family = label.split()[0]
+    while family not in names and "-" in family:
+        family = family.rpartition("-")[0]
+    return (names.index(family) if family in names else len(names), label)
+
+
+def algorithm_name(label: str) -> str:
+    """What legends call it."""
+    return _NAMES.get(label, label)
+
+
+def styles(labels: Sequence[str]) -> Styles:
+    """Colour and line style of each; those of a named algorithm are the same in every figure."""
+    unnamed = [label for label in labels if label not in _STYLES]
+    others = {label: (_OTHERS[i % len(_OTHERS)], "-.") for i, label in enumerate(unnamed)}
+    return {label: _STYLES.get(label) or others[label] for label in labels}
+
+
+def legend_handles(labels: Sequence[str], style: Styles) -> list[Line2D]:
+    """A line for each, to be put into a legend."""
+    return [
+        Line2D([], [], color=colour, linestyle=dashes, linewidth=2, label=algorithm_name(label))
+        for label in labels
+        for colour, dashes in [style[label]]
+    ]
+
+
+def short_steps(steps: float) -> str:
+    """300000 as 300k."""
+    for unit, letter in ((1_000_000, "M"), (1_000, "k")):
+        if steps >= unit:
+            return f"{steps / unit:g}{letter}"
+    return f"{steps:g}"
