@@ -121,8 +121,6 @@ def _check(arguments: BenchArguments) -> None:
             raise SettingsError(f"--{name} names none")
     if arguments.seeds and min(arguments.seeds) < 0:
         raise SettingsError(f"seeds={min(arguments.seeds)} must not be negative")
-    if arguments.quick and arguments.steps is not None:
-        raise SettingsError("--quick and --steps both say how long to run; give one of them")
 
 
 def _overrides(arguments: BenchArguments) -> dict[str, Any]:

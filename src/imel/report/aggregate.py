@@ -14,7 +14,7 @@ from imel.report.results import Results
 from imel.report.scores import Scale, overall, profile
 
 _TITLES = {"evaluated": "deterministic return", "explored": "training return, last 10 % of steps"}
-_THRESHOLDS = 80
+_THRESHOLDS = 100
 _FARTHEST = 3.0
 """A profile is drawn up to this multiple of the reference, if any score goes so far."""
 _GREY = "#8c8c8c"
@@ -25,7 +25,7 @@ def scores_figure(
 ) -> Figure:
     """Interquartile means of normalised scores, one panel a measure."""
     measures = [chosen for chosen in measures if chosen]
-    height = 0.36 * len(labels) + 1.5
+    height = 0.34 * len(labels) + 1.4
     figure = Figure(figsize=(4.6 * len(measures), height), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle("interquartile mean over tasks and seeds, 95 % bootstrap interval", fontsize=11)
@@ -48,7 +48,14 @@ def _draw_scores(axes: Axes, chosen: Sequence[Scale], labels: Sequence[str], sty
             continue
         score, _ = found
         colour, _ = style[label]
-        axes.plot([score.low, score.high], [place, place], color=colour, linewidth=6, alpha=0.35)
+        axes.plot(
+            [score.low, score.high],
+            [place, place],
+            color=colour,
+            linewidth=7,
+            alpha=0.35,
+            solid_capstyle="butt",
+        )
         axes.plot(score.value, place, "o", color=colour, markersize=6)
     _mark_levels(axes)
 
@@ -57,7 +64,7 @@ def profile_figure(
     results: Results, chosen: Sequence[Scale], labels: Sequence[str], reference: str
 ) -> Figure:
     """The share of runs whose score is above each threshold."""
-    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.set_title("performance profile: deterministic return of every task and seed", fontsize=11)
@@ -81,7 +88,7 @@ def profile_figure(
     axes.set_xlim(0.0, thresholds[-1])
     axes.set_ylim(0.0, 1.02)
     _mark_levels(axes)
-    figure.legend(handles=legend_handles(shown, style), loc="outside right upper", fontsize=9)
+    figure.legend(handles=legend_handles(shown, style), loc="outside lower center", ncols=5)
     return figure
 
 

@@ -20,6 +20,8 @@ from imel.report.statistics import bootstrap, interquartile_mean
 _POINTS = 50
 """Steps at which runs are compared; as many as the bench stores rows of a run."""
 _PAPER_BAND = (20.0, 80.0)
+_LETTERS_PER_INCH = 10.5
+"""Of a figure's title."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> F
     rows = math.ceil(len(tasks) / columns)
     figure = Figure(figsize=(max(3.5 * columns, 6.0), 2.7 * rows + 1.0), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(kind.caption, fontsize=11)
+    fits = len(kind.caption) < _LETTERS_PER_INCH * figure.get_figwidth()
+    figure.suptitle(kind.caption if fits else kind.caption.replace(": ", ":\n"), fontsize=11)
     style = styles(results.labels)
     panels = figure.subplots(rows, columns, squeeze=False).flat
     for place, axes in enumerate(panels):
@@ -125,7 +128,7 @@ def _draw_panel(
     axes: Axes, task: TaskResults, labels: Sequence[str], kind: CurveKind, style: Styles
 ) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: short_steps(steps)))
-    axes.xaxis.set_major_locator(MaxNLocator(4))
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.tick_params(labelsize=8.5)
     axes.grid(alpha=0.25)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
+import numpy as np
+
 from imel.report.names import algorithm_name
 from imel.report.nearby import Array
 from imel.report.results import Group, Results, TaskResults
@@ -19,6 +21,8 @@ from imel.report.statistics import (
 )
 
 _NONE = "–"
+_WHOLE = 1000.0
+"""Returns as large as this are given without decimals."""
 
 
 def task_table(task: TaskResults, labels: Sequence[str], baseline: str) -> list[str]:
@@ -134,6 +138,8 @@ def _mean(values: Array) -> str:
 
 
 def _interval(value: Estimate, digits: int) -> str:
+    largest = np.nanmax(np.abs([value.value, value.low, value.high]))
+    digits = 0 if largest >= _WHOLE else digits  # the same for all three
     text = _number(value.value, digits)
     if math.isnan(value.low):
         return text
@@ -149,5 +155,4 @@ def _difference(value: Estimate, digits: int) -> str:
 def _number(value: float, digits: int) -> str:
     if math.isnan(value):
         return _NONE
-    digits = 0 if abs(value) >= 1000 else digits
     return f"{round(value, digits) + 0.0:.{digits}f}"  # no minus before a zero

@@ -1,0 +1,66 @@
+"""Stores as the bench fills them, with returns that are known in advance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from imel.bench.store import Row, Store
+
+
+def run_rows(
+    task: str, algorithm: str, seed: int, final: float, steps: int = 1000, **other: Any
+) -> list[Row]:
+    """Ten rows of a run whose training return rises in a line to half of the final return."""
+    common: Row = {"task": task, "algorithm": algorithm, "settings_hash": "ab", "seed": seed}
+    common |= {"steps": steps, "overrides": {}, "commit": "0123456789abcdef", "dirty": False}
+    rows = []
+    for part in range(1, 11):
+        row = {"step": part * steps // 10, "train_return": final * part / 20}
+        row |= {"train_episodes": 4, "eval_return": final * part / 10 if part % 5 == 0 else None}
+        row |= {"seconds": float(part), "cpu_seconds": part / 2, "final": part == 10}
+        rows.append(common | row | other)
+    return rows
+
+
+def random_rows(task: str, seed: int, returns: float) -> list[Row]:
+    """The one row of acting at random."""
+    row = run_rows(task, "random", seed, returns)[-1]
+    return [row | {"steps": 0, "step": 0, "train_return": None, "train_episodes": 0}]
+
+
+def fill(store: Store, results: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
+    """Add runs, seeds from 10 on: task -> algorithm -> final return of each seed."""
+    for task, algorithms in results.items():
+        for algorithm, returns in algorithms.items():
+            for seed, value in enumerate(returns, start=10):
+                if algorithm == "random":
+                    store.add(random_rows(task, seed, value))
+                else:
+                    store.add(run_rows(task, algorithm, seed, value))
+
+
+def small_store(folder: Path) -> Store:
+    """Two tasks, two algorithms of IMeL, a variant, TRPO, PPO and chance."""
+    store = Store(folder)
+    fill(
+        store,
+        {
+            "hopper": {
+                "mki": [300.0, 200.0, 500.0, 400.0, 900.0],
+                "np": [50.0, 60.0, 70.0, 80.0, 90.0],
+                "trpo": [100.0, 110.0, 120.0, 130.0, 140.0],
+                "ppo": [20.0, 20.0, 20.0],
+                "random": [20.0, 20.0],
+            },
+            "ant": {
+                "mki": [30.0, 31.0, 32.0],
+                "trpo": [20.0, 21.0, 22.0],
+                "random": [0.0, 2.0],
+            },
+        },
+    )
+    for seed, value in enumerate([150.0, 160.0, 170.0], start=10):
+        store.add(run_rows("hopper", "mki-slow", seed, value, variant_of="mki"))
+    return store

@@ -1,0 +1,169 @@
+"""Suites, variants and chance: what they stand for, and that a killed suite goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stable_baselines3.common.vec_env import VecNormalize
+
+from imel.bench import algorithms
+from imel.bench.algorithms import find_algorithm, settings_hash
+from imel.bench.launch import grid
+from imel.bench.run import FINAL_EPISODES, Run, train
+from imel.bench.store import Store
+from imel.bench.suites import find_suite
+from imel.bench.tasks import TASKS, find_task
+from imel.cli.main import main
+from imel.errors import ImelError
+
+SMALL = {"batch_size": 64, "n_envs": 4, "memory_size": 128}
+
+
+def test_the_papers_suite_is_every_task_at_its_own_steps_against_the_baselines() -> None:
+    suite = find_suite("paper", quick=False)
+    runs = grid(suite.tasks, suite.algorithms, suite.seeds, suite.steps, {})
+    assert {(run.task, run.steps) for run in runs if run.algorithm == "mki"} == {
+        (task.name, task.steps) for task in TASKS.values()
+    }
+    names = ["mki", "np", "regressor", "trpo", "ppo", "random"]
+    assert list(dict.fromkeys(run.algorithm for run in runs)) == names
+    assert {run.seed for run in runs} == {10, 11, 12, 13, 14}
+    assert len(runs) == 8 * 6 * 5
+    assert suite.store == Path("results/paper")
+
+
+def test_a_quick_suite_is_a_small_part_in_a_store_of_its_own() -> None:
+    quick = find_suite("paper", quick=True)
+    assert (quick.tasks, quick.seeds, quick.steps) == (
+        ("mountaincar", "pendulum"),
+        (10, 11),
+        10_000,
+    )
+    assert quick.algorithms == ("mki", "trpo", "random")
+    assert quick.store != find_suite("paper", quick=False).store
+
+
+def test_the_ablation_has_every_variant_beside_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"trpo", "trpo-plain"} <= set(find_suite("ablation", quick=False).algorithms)
+    monkeypatch.setitem(algorithms.VARIANTS, "mki-small", ("mki", {"memory_size": 2048}))
+    assert find_suite("ablation", quick=False).algorithms == (
+        *("trpo", "mki", "trpo-plain", "mki-small", "random"),
+    )
+    monkeypatch.setattr("imel.bench.suites.VARIANTS", {})
+    assert find_suite("ablation", quick=False).algorithms == ("random",)
+
+
+def test_a_variant_is_its_base_with_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = find_task("hopper")
+    monkeypatch.setitem(
+        algorithms.VARIANTS, "mki-small", ("mki", {"memory_size": 2048, "features": 3})
+    )
+    base, variant = find_algorithm("mki"), find_algorithm("mki-small")
+    changed = base.settings(task, {"memory_size": 2048, "features": 3})
+    assert variant.settings(task, {}) == changed != base.settings(task, {})
+    assert variant.settings(task, {"std": 0.5}) == changed | {"std": 0.5}
+    assert settings_hash(task, changed) != settings_hash(task, base.settings(task, {}))
+    [run] = grid(["hopper"], ["mki-small"], [0], None, {"std": 0.5})
+    assert run.overrides == {"std": 0.5}
+    with pytest.raises(ImelError, match="did you mean 'mki-small'"):
+        find_algorithm("mki-smal")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_plain_trpo_is_trpo_without_normalisation_and_takes_no_overrides() -> None:
+    task = find_task("halfcheetah")
+    plain = find_algorithm("trpo-plain")
+    settings = plain.settings(task, {})
+    assert settings == find_algorithm("trpo").settings(task, {}) | {"normalise": False}
+    assert not isinstance(plain.make(task, settings, seed=0).get_env(), VecNormalize)
+    with pytest.raises(ImelError, match="only IMeL's own algorithms take settings"):
+        grid(["hopper"], ["trpo-plain"], [0], None, {"n_envs": 2})
+
+
+def test_rows_of_a_variant_have_its_name_and_that_of_its_base(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(algorithms.VARIANTS, "nearest-small", ("nearest", SMALL))
+    [row] = train(Run("Pendulum-v1", "nearest-small", 0, 64))
+    assert (row["algorithm"], row["variant_of"], row["overrides"]) == (
+        "nearest-small",
+        "nearest",
+        {},
+    )
+    assert row["settings"]["memory_size"] == 128
+    [row] = train(Run("Pendulum-v1", "nearest", 0, 64, SMALL))
+    assert row["variant_of"] is None
+
+
+def test_chance_is_evaluated_and_not_trained() -> None:
+    [run] = grid(["Pendulum-v1"], ["random"], [3], 5000, {})
+    [row] = train(run)
+    assert (row["steps"], row["step"], row["final"]) == (0, 0, True)
+    assert (row["train_return"], row["train_episodes"]) == (None, 0)
+    assert len(row["eval_returns"]) == FINAL_EPISODES
+    assert -1400 < row["eval_return"] < -1000  # of acting at random; doing nothing has the same
+    [again] = train(run)
+    assert again["eval_returns"] == row["eval_returns"]
+    [other] = train(Run("Pendulum-v1", "random", 4, 0))
+    assert other["eval_returns"] != row["eval_returns"]
+
+
+def test_actions_of_chance_fill_the_action_space() -> None:
+    model = find_algorithm("random").make(find_task("Pendulum-v1"), {}, seed=0)
+    actions, _ = model.predict(np.zeros((4000, 3)), deterministic=True)
+    assert actions.shape == (4000, 1)
+    assert np.abs(actions).max() <= 2.0
+    np.testing.assert_allclose(np.quantile(actions, [0.25, 0.5, 0.75]), [-1, 0, 1], atol=0.1)
+
+
+def suite(folder: Path) -> subprocess.Popen[str]:
+    code = "import sys; from imel.cli.main import main; sys.exit(main())"
+    words = ["bench", "paper", "--quick", "--tasks", "pendulum", "--algorithms", "mki"]
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *words, "--steps", "2048", "--jobs", "1"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"COLUMNS": "160"},
+    )
+
+
+def test_a_suite_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    store = tmp_path / "results" / "quick"
+    process = suite(tmp_path)
+    while not list(store.glob("*.jsonl")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=60)  # ends when the worker, which shares the pipes, is gone too
+    kept = {path: path.read_bytes() for path in store.glob("*.jsonl")}
+    assert len(kept) == 1
+    again = suite(tmp_path)
+    output, complaint = again.communicate()
+    assert again.returncode == 0, complaint
+    assert "1 of 2 runs to do, results in results/quick" in output
+    assert all(path.read_bytes() == content for path, content in kept.items())
+    final = [row for row in Store(store).rows() if row["final"]]
+    assert sorted(row["seed"] for row in final) == [10, 11]
+    assert main(["report", str(store)]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["papr"], "unknown suite 'papr'; did you mean 'paper'"),
+        (["paper", "--algorithms", "trpo-plian"], "did you mean 'trpo-plain'"),
+    ],
+)
+def test_an_unknown_suite_or_variant_is_refused_with_the_nearest_name(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    assert complaint in capsys.readouterr().err

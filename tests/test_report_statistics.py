@@ -1,0 +1,131 @@
+"""Statistics of reports: against numbers worked out by hand, and what must hold for any samples."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.stats import mannwhitneyu
+
+from imel.report.nearby import Array
+from imel.report.statistics import (
+    Estimate,
+    bootstrap,
+    difference_of_means,
+    estimate,
+    interquartile_mean,
+    probability_of_improvement,
+)
+
+samples = st.lists(st.integers(-50, 50).map(float), min_size=2, max_size=8).map(np.array)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean"),
+    [
+        ([7.0], 7.0),
+        ([1.0, 3.0], 2.0),
+        ([1.0, 3.0, 800.0], 268.0),  # three: nothing is left out
+        ([-900.0, 1.0, 3.0, 800.0], 2.0),
+        ([-900.0, 1.0, 2.0, 6.0, 800.0], 3.0),  # five: the least and the greatest
+        ([-9.0, -8.0, 1.0, 2.0, 3.0, 6.0, 80.0, 90.0], 3.0),
+    ],
+)
+def test_the_interquartile_mean_leaves_out_a_quarter_of_the_values_at_either_end(
+    values: list[float], mean: float
+) -> None:
+    assert float(interquartile_mean([np.array(values[::-1])])) == mean
+
+
+def test_the_interquartile_mean_of_several_strata_is_that_of_all_their_values() -> None:
+    strata = [np.array([100.0, 1.0]), np.array([-100.0, 3.0, 2.0])]
+    assert float(interquartile_mean(strata)) == 2.0
+
+
+def test_the_difference_is_one_of_interquartile_means() -> None:
+    ours, theirs = np.array([0.0, 10.0, 11.0, 12.0, 99.0]), np.array([1.0, 2.0, 3.0])
+    assert float(difference_of_means([ours, theirs])) == 9.0
+    two_tasks = [ours, np.array([11.0]), theirs, np.array([6.0])]
+    assert float(difference_of_means(two_tasks)) == 11.0 - 2.5
+
+
+def test_the_probability_of_improvement_counts_pairs_and_ties_half() -> None:
+    ours, theirs = np.array([1.0, 2.0, 5.0]), np.array([2.0, 3.0])
+    # 1 beats none, 2 ties with 2, 5 beats both
+    assert float(probability_of_improvement([ours, theirs])) == 2.5 / 6
+    other_task = [np.array([1.0]), np.array([0.0])]
+    both = [ours, other_task[0], theirs, other_task[1]]
+    assert float(probability_of_improvement(both)) == pytest.approx((2.5 / 6 + 1.0) / 2)
+
+
+@given(samples, samples)
+def test_the_probability_of_improvement_is_the_statistic_of_mann_and_whitney(
+    ours: Array, theirs: Array
+) -> None:
+    probability = float(probability_of_improvement([ours, theirs]))
+    u = mannwhitneyu(ours, theirs, method="asymptotic").statistic
+    assert probability == pytest.approx(u / (len(ours) * len(theirs)))
+    assert probability + float(probability_of_improvement([theirs, ours])) == pytest.approx(1.0)
+
+
+@given(samples)
+def test_an_interval_lies_within_the_values_and_moves_and_grows_with_them(values: Array) -> None:
+    one = estimate(interquartile_mean, [values])
+    assert values.min() <= one.low <= one.high <= values.max()
+    other = estimate(interquartile_mean, [3.0 * values + 7.0])
+    assert_allclose(
+        [other.value, other.low, other.high],
+        3.0 * np.array([one.value, one.low, one.high]) + 7.0,
+        atol=1e-9,
+    )
+
+
+def test_the_interval_is_that_of_all_samples_there_can_be() -> None:
+    values = np.array([0.0, 1.0, 4.0, 9.0, 25.0])
+    every = [np.sort(draw)[1:-1].mean() for draw in itertools.product(values, repeat=5)]
+    exact = np.percentile(every, [2.5, 97.5])
+    found = estimate(interquartile_mean, [values])
+    # 3125 equally likely samples against 5000 drawn ones: the ends lie between neighbouring means
+    assert_allclose([found.low, found.high], exact, atol=0.7)
+    assert found.value == pytest.approx(14 / 3)
+
+
+def test_strata_are_drawn_from_separately() -> None:
+    # Drawn together, a sample could hold more of one task than of the other
+    strata = [np.full(5, 0.0), np.full(5, 10.0)]
+    assert estimate(interquartile_mean, strata) == Estimate(5.0, 5.0, 5.0)
+    assert estimate(difference_of_means, strata) == Estimate(-10.0, -10.0, -10.0)
+
+
+def test_two_samples_are_drawn_independently_even_where_they_are_equal() -> None:
+    values = np.array([0.0, 1.0, 2.0, 3.0, 4.0])
+    difference = estimate(difference_of_means, [values, values])
+    assert difference.value == 0.0
+    assert difference.low < -0.5
+    assert difference.high > 0.5
+
+
+def test_one_seed_has_a_value_and_no_interval() -> None:
+    value, low, high = bootstrap(interquartile_mean, [np.array([3.0])])
+    assert (float(value), np.isnan(low), np.isnan(high)) == (3.0, True, True)
+    lonely = estimate(difference_of_means, [np.array([1.0, 2.0]), np.array([9.0])])
+    assert lonely.value == -7.5
+    assert not lonely.excludes(0.0)
+
+
+def test_an_interval_excludes_what_lies_outside_of_it() -> None:
+    assert Estimate(2.0, 1.0, 3.0).excludes(0.0)
+    assert Estimate(-2.0, -3.0, -1.0).excludes(0.0)
+    assert not Estimate(2.0, 0.0, 3.0).excludes(0.0)
+
+
+def test_axes_before_the_seeds_are_kept_and_bootstrapped_alike() -> None:
+    values = np.random.default_rng(0).normal(size=(4, 5))
+    whole = bootstrap(interquartile_mean, [values])
+    assert whole.shape == (3, 4)
+    for place in range(4):
+        assert_array_equal(whole[:, place], bootstrap(interquartile_mean, [values[place]]))
