@@ -17,7 +17,7 @@ def run_rows(
     common |= {"steps": steps, "overrides": {}, "commit": "0123456789abcdef", "dirty": False}
     rows = []
     for part in range(1, 11):
-        row = {"step": part * steps // 10, "train_return": final * part / 20}
+        row: Row = {"step": part * steps // 10, "train_return": final * part / 20}
         row |= {"train_episodes": 4, "eval_return": final * part / 10 if part % 5 == 0 else None}
         row |= {"seconds": float(part), "cpu_seconds": part / 2, "final": part == 10}
         rows.append(common | row | other)

@@ -241,11 +241,30 @@ def test_the_figure_of_scores_has_the_numbers_of_the_table(results: Results) -> 
     assert found is not None
     assert np.asarray(points[0].get_xdata())[0] == found[0].value
     assert [text.get_text() for text in left.get_yticklabels()] == ["IMeL, MKI", "TRPO"]
+    assert points[0].get_markerfacecolor() == points[0].get_color()
+    partly = scores_figure(results, measures, ["mki", "np"], "trpo")
+    points = [one for one in partly.axes[0].lines if len(np.asarray(one.get_xdata())) == 1]
+    assert points[1].get_markerfacecolor() == "white"
+    assert "hollow" in partly.get_suptitle()
     drawn = profile_figure(results, measures[0], results.algorithms, "trpo")
     assert list(legend_of(drawn)) == ["IMeL, MKI", "IMeL, NP", "TRPO", "PPO"]
 
 
 # --- the report ---
+
+
+def test_the_scores_of_all_tasks_name_those_that_rest_on_fewer(results: Results) -> None:
+    report = make_report(results, "trpo", ["ppo"], "")
+    table = rows_of(report.body, "## All tasks")
+    assert table[0][1:] == ["score, deterministic", "score, training", "P(> TRPO)", "P(> PPO)"]
+    mki, np_, trpo, ppo = table[2:]
+    assert mki[1].startswith("2.49 [")  # (1.55 + 1.8 + 2.8 + 3.8) / 4
+    assert mki[3:] == ["1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]"]
+    assert np_[1].startswith("0.50 [")
+    assert np_[1].endswith("] (1 of 2 tasks)")
+    assert trpo[3] == ppo[4] == "–"
+    assert "some results rest on 3 of the 5 seeds" in report.notes[0]
+    assert report.notes[0] in report.body
 
 
 def rows_of(text: str, heading: str) -> list[list[str]]:

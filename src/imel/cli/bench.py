@@ -41,17 +41,22 @@ _PIPE_WIDTH = 160
 _SOME_FAILED = 1
 
 
+def _of_suite(metavar: str) -> Any:
+    """A flag whose default depends on the suite."""
+    return tyro.conf.arg(metavar=metavar, help_behavior_hint="(default: the suite's)")
+
+
 @dataclass(frozen=True)
 class BenchArguments:
     """What to run, and where the results are. A flag that is given replaces the suite's value."""
 
     suite: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="SUITE")] = None
     """paper, ablation or random; by default all tasks, mki, np and trpo, seeds 0 to 2."""
-    tasks: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="TASK ...")] = None
+    tasks: Annotated[tuple[str, ...] | None, _of_suite("TASK ...")] = None
     """Tasks by name, or other environments by their Gymnasium id."""
-    algorithms: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="NAME ...")] = None
+    algorithms: Annotated[tuple[str, ...] | None, _of_suite("NAME ...")] = None
     """Of mki, np, anp, regressor, nearest (IMeL), trpo, ppo, random; or the name of a variant."""
-    seeds: Annotated[tuple[int, ...] | None, tyro.conf.arg(metavar="N ...")] = None
+    seeds: Annotated[tuple[int, ...] | None, _of_suite("N ...")] = None
     """One run for each."""
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Environment steps of every run; by default the task's own."""
@@ -60,12 +65,12 @@ class BenchArguments:
     jobs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Runs at a time, each on one core; by default as many as there are cores."""
     store: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of the results; by default results/paper for a suite, runs/bench without one."""
+    """Folder of the results; by default results/paper for a suite (results/quick for a quick one),
+    runs/bench without one."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()
     """Settings of IMeL, options of its policy, or a preset. The baselines are not changed."""
     quick: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Only see that everything runs: of a suite two tasks and seeds, 10k steps, in results/quick;
-    without one a seed of 4096 steps."""
+    """Only see that it runs: two tasks and seeds for 10k steps of a suite, else a seed for 4096."""
     table: tyro.conf.FlagCreatePairsOff[bool] = False
     """Run nothing; print what is in the store."""
 

@@ -23,12 +23,16 @@ _GREY = "#8c8c8c"
 def scores_figure(
     results: Results, measures: Sequence[Sequence[Scale]], labels: Sequence[str], reference: str
 ) -> Figure:
-    """Interquartile means of normalised scores, one panel a measure."""
+    """Interquartile means of normalised scores, one panel a measure; hollow over fewer tasks."""
     measures = [chosen for chosen in measures if chosen]
     height = 0.34 * len(labels) + 1.4
     figure = Figure(figsize=(4.6 * len(measures), height), layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle("interquartile mean over tasks and seeds, 95 % bootstrap interval", fontsize=11)
+    title = "interquartile mean over tasks and seeds, 95 % bootstrap interval"
+    found = [(overall(chosen, label), len(chosen)) for chosen in measures for label in labels]
+    if any(one is not None and one[1] < most for one, most in found):
+        title += "\n(hollow: not run on every task)"
+    figure.suptitle(title, fontsize=11)
     panels = figure.subplots(1, len(measures), squeeze=False, sharey=True).flat
     style = styles(results.labels)
     for axes, chosen in zip(panels, measures, strict=True):
@@ -46,7 +50,7 @@ def _draw_scores(axes: Axes, chosen: Sequence[Scale], labels: Sequence[str], sty
         found = overall(chosen, label)
         if found is None:
             continue
-        score, _ = found
+        score, tasks = found
         colour, _ = style[label]
         axes.plot(
             [score.low, score.high],
@@ -56,7 +60,8 @@ def _draw_scores(axes: Axes, chosen: Sequence[Scale], labels: Sequence[str], sty
             alpha=0.35,
             solid_capstyle="butt",
         )
-        axes.plot(score.value, place, "o", color=colour, markersize=6)
+        inside = colour if tasks == len(chosen) else "white"
+        axes.plot(score.value, place, "o", color=colour, markerfacecolor=inside, markersize=6)
     _mark_levels(axes)
 
 
@@ -83,8 +88,8 @@ def profile_figure(
     for label in shown:
         share, low, high = profile(chosen, label, thresholds)
         colour, dashes = style[label]
-        axes.fill_between(thresholds, low, high, color=colour, alpha=0.12, linewidth=0)
-        axes.plot(thresholds, share, color=colour, linestyle=dashes, linewidth=1.8)
+        axes.fill_between(thresholds, low, high, color=colour, alpha=0.12, linewidth=0, step="post")
+        axes.step(thresholds, share, where="post", color=colour, linestyle=dashes, linewidth=1.8)
     axes.set_xlim(0.0, thresholds[-1])
     axes.set_ylim(0.0, 1.02)
     _mark_levels(axes)

@@ -29,6 +29,8 @@ _CURVES = {
     "curves-evaluation.png": EVALUATION,
 }
 _DOTS_PER_INCH = 130
+_ENOUGH = 5
+"""Seeds below which a bootstrap says little."""
 _READING = """\
 Numbers are interquartile means over seeds with 95 % bootstrap intervals in brackets. *Deterministic
 return* is that of the trained policy without noise, over 20 episodes; *training return* that of the
@@ -109,6 +111,11 @@ def _notes(results: Results, baseline: str) -> list[str]:
     ]
     if single:
         notes.append(f"no interval where there is one seed, it takes two: {', '.join(single)}")
+    fewest = min(len(group.runs) for task in results.tasks for group in task.groups.values())
+    if fewest < _ENOUGH:
+        notes.append(
+            f"some results rest on {fewest} of the {_ENOUGH} seeds an interval should have"
+        )
     return notes
 
 
@@ -138,7 +145,8 @@ def _scores_section(
     results: Results, baseline: str, others: Sequence[str], images: str
 ) -> tuple[str, dict[str, Figure], list[str]]:
     evaluated, reasons = scales(results, baseline, "evaluated")
-    explored, _ = scales(results, baseline, "explored")
+    explored, more = scales(results, baseline, "explored")
+    reasons += [f"training return on {reason}" for reason in more if reason not in reasons]
     if not evaluated:
         return "## All tasks\n\nNo task has a scale; the notes below say why.", {}, reasons
     labels = results.algorithms
@@ -150,8 +158,8 @@ def _scores_section(
         "## All tasks",
         f"Scores are (return - random) / ({algorithm_name(baseline)} - random): 0 is acting at "
         f"random, 1 the interquartile mean of {algorithm_name(baseline)}. They are put together "
-        "over all tasks and seeds; intervals by a bootstrap within tasks. Rows over fewer tasks "
-        "than others do not compare with them.",
+        "over all tasks and seeds; intervals by a bootstrap within tasks. A score over fewer of "
+        "the tasks says so and does not compare with one over all.",
         "\n".join(
             scores_table(results, [evaluated, explored], labels, [baseline, *others]),
         ),

@@ -69,14 +69,20 @@ def scores_table(
     against: Sequence[str],
 ) -> list[str]:
     """Normalised scores over all tasks, and how often each algorithm beats the others named."""
-    header = ["algorithm", "tasks", "score, deterministic", "score, training"]
+    header = ["algorithm", "score, deterministic", "score, training"]
     header += [f"P(> {algorithm_name(other)})" for other in against]
+    most = max(map(len, measures))
     rows = []
     for label in labels:
-        found = [overall(chosen, label) for chosen in measures]
-        tasks = max((number for one in found if one for number in [one[1]]), default=0)
-        row = [algorithm_name(label), f"{tasks} of {max(map(len, measures))}"]
-        row += [_NONE if one is None else _interval(one[0], 2) for one in found]
+        row = [algorithm_name(label)]
+        for chosen in measures:
+            found = overall(chosen, label)
+            if found is None:
+                row.append(_NONE)
+                continue
+            score, tasks = found
+            of_all = "" if tasks == most else f" ({tasks} of {most} tasks)"
+            row.append(_interval(score, 2) + of_all)
         for other in against:
             better = None if other == label else overall_probability(results, label, other)
             row.append(_NONE if better is None else _interval(better, 2))

@@ -60,7 +60,7 @@ def scales(results: Results, reference: str, measure: Measure) -> tuple[list[Sca
             continue
         level = estimate(interquartile_mean, [getattr(group, measure)])
         random = float(task.random.evaluated.mean())
-        if min(level.value, level.low) <= random:
+        if np.nanmin([level.value, level.low]) <= random:
             reasons.append(f"{title}: {reference} cannot be told from acting at random there")
             continue
         found.append(Scale(task, measure, random, level.value))
