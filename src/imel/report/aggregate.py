@@ -31,7 +31,7 @@ def scores_figure(
     title = "interquartile mean over tasks and seeds, 95 % bootstrap interval"
     found = [(overall(chosen, label), len(chosen)) for chosen in measures for label in labels]
     if any(one is not None and one[1] < most for one, most in found):
-        title += "\n(hollow: not run on every task)"
+        title += "\n(hollow: over fewer tasks)"
     figure.suptitle(title, fontsize=11)
     panels = figure.subplots(1, len(measures), squeeze=False, sharey=True).flat
     style = styles(results.labels)

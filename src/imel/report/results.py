@@ -43,7 +43,6 @@ class Group:
     """Its name and what was changed of its settings; what tables and figures call it."""
     base: str | None
     """The algorithm of which this is a variant, if it is one."""
-    settings_hash: str
     runs: tuple[FinishedRun, ...]  # in the order of their seeds
 
     @property
@@ -142,7 +141,7 @@ def _groups(cell: Mapping[tuple[str, str], list[Sequence[Row]]]) -> dict[str, Gr
         label = name if names.count(name) == 1 else f"{name} #{digest}"
         last = curves[0][-1]
         runs = sorted(map(_finished_run, curves), key=lambda run: run.seed)
-        groups[label] = Group(label, _base(last), digest, tuple(runs))
+        groups[label] = Group(label, _base(last), tuple(runs))
     return {label: groups[label] for label in sorted(groups, key=algorithm_order)}
 
 

@@ -20,10 +20,10 @@ def tables(results: Results) -> list[Table]:
 def _table(results: TaskResults) -> Table:
     title = f"{results.task}, {results.steps:,} steps"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("algorithm")
-    table.add_column("settings")
+    table.add_column("algorithm", min_width=9, overflow="fold")
     for name in _COLUMNS:
-        table.add_column(name, justify="right")
+        # A narrow terminal breaks the list of seeds, not the numbers
+        table.add_column(name, justify="right", no_wrap=name != _COLUMNS[0])
     baseline = results.groups.get("trpo")
     for group in results.groups.values():
         table.add_row(*_cells(group, baseline))
@@ -37,7 +37,6 @@ def _cells(group: Group, baseline: Group | None) -> list[str]:
     seconds = _seconds(group)
     return [
         group.label,
-        group.settings_hash,
         " ".join(f"{value:.1f}" for value in returns),
         *(f"{value:.1f}" for value in (median(returns), min(returns), max(returns))),
         f"{median(group.explored):.1f}" if len(group.explored) else "-",
