@@ -1,0 +1,187 @@
+// Why this action: bars for each dimension, arrows from mu to mu*, and a table of memories.
+
+import { address } from "./api.js";
+import { byId, h, number, signed, svg } from "./dom.js";
+
+const PICTURES = 12;
+
+function bar(i, answer, before) {
+  // The track is the action range [-1, 1], with room for means beyond it
+  const place = (value) => `${50 + 47 * Math.max(-1.06, Math.min(1.06, value))}%`;
+  const mean = answer.mean[i], sigma = answer.std[i];
+  const left = Math.max(-1, mean - sigma), right = Math.min(1, mean + sigma);
+  const parts = [
+    svg("rect", { x: "3%", y: 8, width: "94%", height: 6, rx: 3, fill: "var(--track)" }),
+    svg("line", { x1: "50%", x2: "50%", y1: 4, y2: 18, stroke: "var(--line)" }),
+    svg("rect", { x: place(left), y: 6, width: `${47 * Math.max(0, right - left)}%`, height: 10, rx: 3, fill: "var(--mean)", opacity: 0.3 }),
+  ];
+  if (answer.anchor) {
+    const anchor = answer.anchor[i];
+    parts.push(
+      svg("line", { x1: place(anchor), x2: place(mean), y1: 11, y2: 11, stroke: "var(--mean)", "stroke-width": 2 }),
+      svg("circle", { cx: place(anchor), cy: 11, r: 4, fill: "var(--panel)", stroke: "var(--muted)", "stroke-width": 2 }),
+    );
+  }
+  if (before) parts.push(svg("line", { x1: place(before[i]), x2: place(before[i]), y1: 1, y2: 21, stroke: "var(--other)", "stroke-width": 3 }));
+  parts.push(svg("circle", { cx: place(mean), cy: 11, r: 5, fill: "var(--mean)" }));
+  const changed = before && Math.abs(mean - before[i]) >= 0.005;
+  return h(
+    "div",
+    { class: "bar" },
+    h("span", { class: "muted" }, `a${i}`),
+    svg("svg", { role: "img", "aria-label": `action ${i}: mean ${number(mean)}, sigma ${number(sigma)}` }, ...parts),
+    h("output", { "data-action": i }, signed(mean), changed ? h("small", {}, signed(mean - before[i])) : null),
+  );
+}
+
+export function showBars(answer, before, beforeName) {
+  const holder = byId("bars");
+  if (!answer) {
+    holder.replaceChildren(h("p", { class: "note" }, "Play the policy or choose a remembered episode to see its actions."));
+    return;
+  }
+  const item = (name, text) => h("span", {}, h("i", { class: name }), text);
+  holder.replaceChildren(
+    ...answer.mean.map((_, i) => bar(i, answer, before)),
+    h(
+      "div",
+      { class: "keys" },
+      item("mean", answer.exact ? "mean = Σ w μ*" : "mean μ"),
+      item("sigma", "± σ"),
+      answer.anchor ? item("anchor", "Σ w μ, before improvement") : null,
+      before ? item("other", beforeName) : null,
+    ),
+  );
+}
+
+function arrow(x1, y1, x2, y2, share) {
+  const opacity = 0.18 + 0.82 * share;
+  return svg(
+    "g",
+    { opacity, stroke: "var(--mean)", fill: "var(--mean)" },
+    svg("line", { x1, y1, x2, y2, "stroke-width": 1 + 1.6 * share }),
+    svg("circle", { cx: x1, cy: y1, r: 2.4, fill: "var(--raised)" }),
+    svg("circle", { cx: x2, cy: y2, r: 2 + 2.5 * share, stroke: "none" }),
+  );
+}
+
+export function showArrows(answer, pair) {
+  const memories = answer?.memories ?? [];
+  const holder = byId("arrows");
+  byId("arrows-holder").hidden = !memories.length;
+  if (!memories.length) return holder.replaceChildren();
+  const one = answer.mean.length === 1;
+  const [width, height] = one ? [200, 26 + 9 * Math.min(16, memories.length)] : [200, 200];
+  const [i, j] = one ? [0, 0] : pair;
+  const reach = Math.max(1, ...memories.slice(0, 16).flatMap((m) => [m.mean[i], m.improved[i], m.mean[j], m.improved[j]].map(Math.abs)));
+  const x = (value) => 100 + (90 * value) / reach;
+  const y = (value) => 100 - (90 * value) / reach;
+  const largest = memories[0].weight;
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "mu to improved mu of the memories behind the action" });
+  const frame = { stroke: "var(--line)", "stroke-width": 1 };
+  drawing.append(svg("line", { x1: x(0), x2: x(0), y1: 6, y2: height - 6, ...frame }));
+  if (!one) drawing.append(svg("line", { y1: y(0), y2: y(0), x1: 6, x2: width - 6, ...frame }));
+  memories.slice(0, one ? 16 : 24).toReversed().forEach((memory, k, shown) => {
+    const row = 12 + 9 * (shown.length - 1 - k);
+    const share = memory.weight / largest;
+    drawing.append(
+      one
+        ? arrow(x(memory.mean[0]), row, x(memory.improved[0]), row, share)
+        : arrow(x(memory.mean[i]), y(memory.mean[j]), x(memory.improved[i]), y(memory.improved[j]), share),
+    );
+  });
+  drawing.append(
+    one
+      ? svg("line", { x1: x(answer.mean[0]), x2: x(answer.mean[0]), y1: 4, y2: height - 4, stroke: "var(--text)", "stroke-width": 1.5, "stroke-dasharray": "3 2" })
+      : svg("circle", { cx: x(answer.mean[i]), cy: y(answer.mean[j]), r: 6, fill: "none", stroke: "var(--text)", "stroke-width": 2 }),
+  );
+  const label = (text, px, py, anchor) => svg("text", { x: px, y: py, fill: "var(--muted)", "font-size": 9, "text-anchor": anchor }, text);
+  if (one) drawing.append(label(number(-reach, 1), 8, height - 4, "start"), label(number(reach, 1), 192, height - 4, "end"));
+  else drawing.append(label(`a${i} →`, 194, 112, "end"), label(`a${j} ↑`, 104, 12, "start"));
+  holder.replaceChildren(drawing);
+}
+
+const vector = (values) => {
+  const shown = values.slice(0, 3).map((value) => signed(value, 2)).join(" ");
+  return values.length > 3 ? `${shown} …` : shown;
+};
+
+export function showSentence(answer, info) {
+  const text = byId("why-text");
+  if (!answer) return (text.textContent = "");
+  if (!info.weighted) {
+    text.textContent = `A ${info.policy} has no per-memory weights: its network answers for all memories at once.`;
+    return undefined;
+  }
+  const about = number(answer.effective_neighbours, answer.effective_neighbours < 10 ? 1 : 0);
+  const kind = answer.exact ? "It is the weighted sum of" : "Its attention rests on";
+  text.textContent = `${kind} about ${about} memories of ${(info.rows - info.forgotten).toLocaleString("en")}; those shown hold ${number(100 * answer.memories.reduce((sum, m) => sum + m.weight, 0), 0)} %.`;
+  return undefined;
+}
+
+export class MemoryTable {
+  constructor({ onPoint, onPick }) {
+    this.holder = byId("memories");
+    Object.assign(this, { onPoint, onPick, pictures: true, timer: 0 });
+  }
+
+  show(answer, info, model, selected) {
+    clearTimeout(this.timer);
+    if (!answer || !info.weighted) {
+      const text = answer ? "The map, the episode and the action are all there is to see of this policy. MKI, nearest-neighbour and attentive policies show their memories here." : "";
+      this.holder.replaceChildren(h("p", { class: "note" }, text));
+      return;
+    }
+    const largest = answer.memories[0]?.weight ?? 1;
+    const rows = answer.memories.map((memory, k) => this.row(memory, k, largest, selected));
+    const picture = this.pictures ? h("th", {}, "state") : null;
+    const head = h("tr", {}, picture, ...["share", "episode · step", "iteration", "advantage", "μ → μ*"].map((name) => h("th", {}, name)));
+    this.holder.replaceChildren(h("table", {}, h("thead", {}, head), h("tbody", {}, rows)), this.note());
+    // Not while scrubbing: a simulator may take a moment to draw each
+    if (this.pictures) this.timer = setTimeout(() => this.loadPictures(model), 300);
+  }
+
+  row(memory, k, largest, selected) {
+    const share = h("span", { class: "share" });
+    share.style.width = `${Math.max(1, (44 * memory.weight) / largest)}px`;
+    const picture = this.pictures ? h("td", {}, k < PICTURES ? h("img", { alt: "", "data-row": memory.row }) : null) : null;
+    const pick = () => this.onPick(memory.row);
+    return h(
+      "tr",
+      {
+        tabindex: 0, "data-memory": memory.row, class: selected.has(memory.row) ? "selected" : null,
+        onclick: pick,
+        onkeydown: (event) => event.key === "Enter" && pick(),
+        onmouseenter: () => this.onPoint(memory.row),
+        onmouseleave: () => this.onPoint(null),
+      },
+      picture,
+      h("td", {}, share, `${number(100 * memory.weight, 1)} %`),
+      h("td", {}, `${memory.episode} · ${memory.step}`),
+      h("td", {}, String(memory.iteration)),
+      h("td", {}, signed(memory.advantage)),
+      h("td", {}, `${vector(memory.mean)} → ${vector(memory.improved)}`),
+    );
+  }
+
+  note() {
+    return this.reason ? h("p", { class: "note" }, `No pictures of remembered states: ${this.reason}`) : "";
+  }
+
+  async loadPictures(model) {
+    for (const image of this.holder.querySelectorAll("img")) {
+      const response = await fetch(address("picture", { model, row: image.dataset.row }));
+      if (!image.isConnected) return;
+      if (response.status === 404) continue; // this state only
+      if (!response.ok) {
+        this.pictures = false;
+        this.reason = (await response.json()).error;
+        this.holder.querySelectorAll("tr > :first-child").forEach((cell) => cell.remove());
+        this.holder.append(this.note());
+        return;
+      }
+      image.src = URL.createObjectURL(await response.blob());
+      image.onload = () => URL.revokeObjectURL(image.src);
+    }
+  }
+}

@@ -1,0 +1,95 @@
+"""Pictures of an environment: as it is while it is played, and as it was in a remembered state."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from imel.errors import ImelError
+
+Array = NDArray[Any]
+Environment = gymnasium.Env[Any, Any]
+
+class UnclearStateError(ImelError):
+    """This observation, unlike others of its environment, is none it could be put into."""
+
+
+_QUALITY = 82
+_LARGEST = 640
+"""Pixels of a picture's longer side."""
+_HINT = "MuJoCo needs a display, or MUJOCO_GL=egl or osmesa; classic control needs pygame"
+
+
+def make_environment(env_id: str, rendered: bool) -> Environment:
+    """One copy of an environment; whatever keeps it from being made is said in one line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what matters among them becomes an error
+            return gymnasium.make(env_id, render_mode="rgb_array" if rendered else None)
+    except Exception as error:  # a missing package, a driver, the environment's own code
+        raise ImelError(f"cannot make environment '{env_id}': {_reason(error)}") from None
+
+
+def picture(env: Environment) -> bytes:
+    """What the environment looks like now, as a JPEG file."""
+    try:
+        pixels = env.render()
+    except Exception as error:  # whatever a driver or a renderer may raise
+        raise ImelError(f"no pictures: {_reason(error)} ({_HINT})") from None
+    if not isinstance(pixels, np.ndarray):
+        raise ImelError("no pictures: the environment draws no rgb arrays")
+    image = Image.fromarray(pixels.astype(np.uint8))
+    image.thumbnail((_LARGEST, _LARGEST))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=_QUALITY)
+    return file.getvalue()
+
+
+def pose(env: Environment, observation: Array) -> None:
+    """Put an environment into the state behind an observation, where that can be done.
+
+    It is checked by the environment itself: what it would observe there must be the observation.
+    """
+    inner: Any = env.unwrapped
+    name = type(inner).__name__
+    if name == "PendulumEnv":
+        inner.state = np.array([np.arctan2(observation[1], observation[0]), observation[2]])
+        inner.last_u = None
+        observed = inner._get_obs()
+    elif name in ("Continuous_MountainCarEnv", "InvertedPendulumEnv") or _is_locomotion(inner):
+        observed = _set_state(inner, np.asarray(observation, dtype=np.float64))
+    else:
+        raise ImelError(f"{name} cannot be put into a remembered state")
+    visible = observed[: len(observation)]
+    if not np.allclose(visible, observation[: len(visible)], rtol=1e-3, atol=1e-3):
+        raise UnclearStateError("the observation does not determine what is to be drawn")
+
+
+def _is_locomotion(inner: Any) -> bool:
+    """MuJoCo tasks that observe all joints but where on the ground they stand."""
+    structure = getattr(inner, "observation_structure", {})
+    return "skipped_qpos" in structure and "qvel" in structure
+
+
+def _set_state(inner: Any, observation: Array) -> Array:
+    """Set what was observed; the part of it that the picture shows, as observed afterwards."""
+    if not hasattr(inner, "set_state"):
+        inner.state = observation
+        return observation
+    skipped = getattr(inner, "observation_structure", {}).get("skipped_qpos", 0)
+    positions = inner.model.nq - skipped
+    place = inner.init_qpos.copy()
+    place[skipped:] = observation[:positions]
+    inner.set_state(place, observation[positions : positions + inner.model.nv])
+    observed: Array = inner._get_obs()
+    return observed[:positions]
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
