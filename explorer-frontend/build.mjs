@@ -5,7 +5,11 @@ import { join } from "node:path";
 
 const target = "../src/imel/explorer/static";
 
-const result = await build({
+const POLYLINE = `The normals of lines in regl-line are computed by code under the MIT licence,
+Copyright (c) 2015 Matt DesLauriers.
+`;
+
+await build({
   entryPoints: ["src/main.js"],
   outfile: join(target, "explorer.js"),
   bundle: true,
@@ -13,16 +17,14 @@ const result = await build({
   format: "esm",
   target: "es2022",
   legalComments: "none",
-  metafile: true,
 });
 
-// node_modules/name/... or node_modules/@scope/name/...
-const packages = new Set();
-for (const file of Object.keys(result.metafile.inputs)) {
-  const match = file.match(/node_modules\/((?:@[^/]+\/)?[^/]+)\//);
-  if (match) packages.add(match[1]);
-}
-const texts = [...packages].sort().map((name) => {
+// regl-scatterplot comes with what it needs already in it: all that is not for building only.
+const { packages } = JSON.parse(readFileSync("package-lock.json"));
+const shipped = Object.keys(packages).filter((path) => path && !packages[path].dev);
+const names = new Set(shipped.map((path) => path.split("node_modules/").at(-1)));
+names.add("kdbush"); // copied into regl-scatterplot's source
+const texts = [...names].sort().map((name) => {
   const folder = join("node_modules", name);
   const { version, license, author } = JSON.parse(readFileSync(join(folder, "package.json")));
   const file = readdirSync(folder).find((entry) => /^licen[cs]e/i.test(entry));
@@ -35,6 +37,6 @@ const texts = [...packages].sort().map((name) => {
 const rule = `\n${"-".repeat(78)}\n\n`;
 writeFileSync(
   join(target, "licences.txt"),
-  `explorer.js contains the following packages.\n${rule}${texts.join(rule)}`,
+  `explorer.js contains the following packages.\n${rule}${texts.join(rule)}${rule}${POLYLINE}`,
 );
-console.log(`bundled ${packages.size} packages: ${[...packages].sort().join(", ")}`);
+console.log(`bundled ${names.size} packages: ${[...names].sort().join(", ")}`);

@@ -49,8 +49,8 @@ export const signed = (value, digits = 2) =>
   (value < 0 ? "−" : "+") + number(Math.abs(value), digits);
 
 export function compact(value) {
-  if (value === 0) return "0";
   const size = Math.abs(value);
-  if (size >= 1000 || size < 0.01) return value.toLocaleString("en", { notation: "compact", maximumSignificantDigits: 3 });
-  return value.toLocaleString("en", { maximumSignificantDigits: 3 });
+  const notation = size >= 10000 ? "compact" : "standard";
+  const text = size.toLocaleString("en", { notation, maximumSignificantDigits: size >= 100 ? 4 : 3 });
+  return value < 0 ? `−${text}` : text;
 }

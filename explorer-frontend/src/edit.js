@@ -113,7 +113,7 @@ export class Edits {
         button("Clear", "Esc", () => this.select([])),
       );
     } else if (!this.stack.length) {
-      parts.push(h("span", { class: "muted" }, "Click a memory, or hold Shift and draw a lasso, to see what the policy does without it."));
+      parts.push(h("span", { class: "muted" }, "Click a memory or lasso some (Shift and drag) to see the policy without them."));
     }
     if (this.stack.length) {
       parts.push(

@@ -5,15 +5,18 @@ import { byId, h, number, signed, svg } from "./dom.js";
 
 const PICTURES = 12;
 
-function bar(i, answer, before) {
-  // The track is the action range [-1, 1], with room for means beyond it
-  const place = (value) => `${50 + 47 * Math.max(-1.06, Math.min(1.06, value))}%`;
+const furthest = (answer, before) =>
+  Math.max(1.1, ...answer.mean.map(Math.abs), ...(answer.anchor ?? []).map(Math.abs), ...(before ?? []).map(Math.abs));
+
+function bar(i, answer, before, reach) {
+  // The track is the action range [-1, 1]; means may lie beyond it and are clipped when they act
+  const place = (value) => `${50 + (47 * Math.max(-reach, Math.min(reach, value))) / reach}%`;
   const mean = answer.mean[i], sigma = answer.std[i];
-  const left = Math.max(-1, mean - sigma), right = Math.min(1, mean + sigma);
+  const left = Math.max(-reach, mean - sigma), right = Math.min(reach, mean + sigma);
   const parts = [
-    svg("rect", { x: "3%", y: 8, width: "94%", height: 6, rx: 3, fill: "var(--track)" }),
+    svg("rect", { x: place(-1), y: 8, width: `${94 / reach}%`, height: 6, rx: 3, fill: "var(--track)" }),
     svg("line", { x1: "50%", x2: "50%", y1: 4, y2: 18, stroke: "var(--line)" }),
-    svg("rect", { x: place(left), y: 6, width: `${47 * Math.max(0, right - left)}%`, height: 10, rx: 3, fill: "var(--mean)", opacity: 0.3 }),
+    svg("rect", { x: place(left), y: 6, width: `${(47 * (right - left)) / reach}%`, height: 10, rx: 3, fill: "var(--mean)", opacity: 0.3 }),
   ];
   if (answer.anchor) {
     const anchor = answer.anchor[i];
@@ -40,9 +43,10 @@ export function showBars(answer, before, beforeName) {
     holder.replaceChildren(h("p", { class: "note" }, "Play the policy or choose a remembered episode to see its actions."));
     return;
   }
+  const reach = furthest(answer, before);
   const item = (name, text) => h("span", {}, h("i", { class: name }), text);
   holder.replaceChildren(
-    ...answer.mean.map((_, i) => bar(i, answer, before)),
+    ...answer.mean.map((_, i) => bar(i, answer, before, reach)),
     h(
       "div",
       { class: "keys" },
@@ -52,6 +56,11 @@ export function showBars(answer, before, beforeName) {
       before ? item("other", beforeName) : null,
     ),
   );
+}
+
+export function showState(answer) {
+  const values = answer?.state.slice(0, 27).map((value, i) => h("span", { title: `state ${i}` }, signed(value))) ?? [];
+  byId("state").replaceChildren(...(values.length ? [h("b", {}, "state"), ...values] : []));
 }
 
 function arrow(x1, y1, x2, y2, share) {
@@ -101,11 +110,6 @@ export function showArrows(answer, pair) {
   holder.replaceChildren(drawing);
 }
 
-const vector = (values) => {
-  const shown = values.slice(0, 3).map((value) => signed(value, 2)).join(" ");
-  return values.length > 3 ? `${shown} …` : shown;
-};
-
 export function showSentence(answer, info) {
   const text = byId("why-text");
   if (!answer) return (text.textContent = "");
@@ -135,7 +139,7 @@ export class MemoryTable {
     const largest = answer.memories[0]?.weight ?? 1;
     const rows = answer.memories.map((memory, k) => this.row(memory, k, largest, selected));
     const picture = this.pictures ? h("th", {}, "state") : null;
-    const head = h("tr", {}, picture, ...["share", "episode · step", "iteration", "advantage", "μ → μ*"].map((name) => h("th", {}, name)));
+    const head = h("tr", {}, picture, ...["share", "ep. · step", "iter.", "adv.", "μ → μ*"].map((name) => h("th", {}, name)));
     this.holder.replaceChildren(h("table", {}, h("thead", {}, head), h("tbody", {}, rows)), this.note());
     // Not while scrubbing: a simulator may take a moment to draw each
     if (this.pictures) this.timer = setTimeout(() => this.loadPictures(model), 300);
@@ -143,7 +147,7 @@ export class MemoryTable {
 
   row(memory, k, largest, selected) {
     const share = h("span", { class: "share" });
-    share.style.width = `${Math.max(1, (44 * memory.weight) / largest)}px`;
+    share.style.width = `${Math.max(1, (34 * memory.weight) / largest)}px`;
     const picture = this.pictures ? h("td", {}, k < PICTURES ? h("img", { alt: "", "data-row": memory.row }) : null) : null;
     const pick = () => this.onPick(memory.row);
     return h(
@@ -160,8 +164,16 @@ export class MemoryTable {
       h("td", {}, `${memory.episode} · ${memory.step}`),
       h("td", {}, String(memory.iteration)),
       h("td", {}, signed(memory.advantage)),
-      h("td", {}, `${vector(memory.mean)} → ${vector(memory.improved)}`),
+      h("td", {}, this.step(memory)),
     );
+  }
+
+  step({ mean, improved }) {
+    if (mean.length === 1) return `${signed(mean[0])} → ${signed(improved[0])}`;
+    // Of many dimensions, the one that was improved most
+    const moved = mean.map((value, i) => Math.abs(improved[i] - value));
+    const i = moved.indexOf(Math.max(...moved));
+    return `a${i} ${signed(mean[i])} → ${signed(improved[i])}`;
   }
 
   note() {

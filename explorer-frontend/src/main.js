@@ -6,7 +6,7 @@ import { Curve } from "./curve.js";
 import { byId, compact, h, numbered, setOptions, signed } from "./dom.js";
 import { Edits } from "./edit.js";
 import { listenToKeys, prepareHelp } from "./help.js";
-import { MemoryTable, showArrows, showBars, showSentence } from "./influence.js";
+import { MemoryTable, showArrows, showBars, showSentence, showState } from "./influence.js";
 import { MemoryMap } from "./memory-map.js";
 import { Player } from "./player.js";
 
@@ -150,7 +150,7 @@ class Page {
     for (const episode of columns.episodes) lengths.set(episode, (lengths.get(episode) ?? 0) + 1);
     const options = [...lengths].sort((a, b) => b[0] - a[0]).slice(0, 400)
       .map(([episode, steps]) => ({ value: String(episode), label: `episode ${episode} (${steps} steps)` }));
-    setOptions(byId("remembered"), [{ value: "", label: "episode …" }, ...options], "");
+    setOptions(byId("remembered"), [{ value: "", label: "remembered episode …" }, ...options], "");
   }
 
   showTooltip(row, place, holder) {
@@ -277,6 +277,7 @@ class Page {
     this.held = held;
     const name = this.compared === null ? "before forgetting" : this.label(this.compared);
     showBars(answer, held?.mean, name);
+    showState(answer);
     showSentence(answer, this.info);
     showArrows(answer, [Number(byId("arrow-x").value), Number(byId("arrow-y").value)]);
     this.table.show(answer, this.info, this.edits.base, new Set(this.edits.selection));

@@ -118,15 +118,16 @@ export class MemoryMap {
   drawLit(context, at) {
     const { rows, weights } = this.lit;
     const largest = weights[0] ?? 1;
+    // A ring's area is the memory's weight, at any step
     context.fillStyle = context.strokeStyle = themeColour("--mean");
     for (let k = rows.length - 1; k >= 0; k--) {
       const share = weights[k] / largest;
       const [px, py] = at(this.x[rows[k]], this.y[rows[k]]);
       context.beginPath();
-      context.arc(px, py, 2.5 + 11 * Math.sqrt(share), 0, 7);
-      context.globalAlpha = 0.12 + 0.3 * share;
+      context.arc(px, py, 2 + 26 * Math.sqrt(weights[k]), 0, 7);
+      context.globalAlpha = 0.05 + 0.17 * share;
       context.fill();
-      context.globalAlpha = 0.4 + 0.6 * share;
+      context.globalAlpha = 0.35 + 0.65 * share;
       context.lineWidth = 1.5;
       context.stroke();
     }

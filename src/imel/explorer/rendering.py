@@ -23,7 +23,7 @@ class UnclearStateError(ImelError):
 _QUALITY = 82
 _LARGEST = 640
 """Pixels of a picture's longer side."""
-_HINT = "MuJoCo needs a display, or MUJOCO_GL=egl or osmesa; classic control needs pygame"
+_HINT = "MuJoCo needs a display, or MUJOCO_GL=egl or osmesa"
 
 
 def make_environment(env_id: str, rendered: bool) -> Environment:
@@ -41,7 +41,9 @@ def picture(env: Environment) -> bytes:
     try:
         pixels = env.render()
     except Exception as error:  # whatever a driver or a renderer may raise
-        raise ImelError(f"no pictures: {_reason(error)} ({_HINT})") from None
+        missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
+        reason = str(error) if missing else f"{_reason(error)} ({_HINT})"
+        raise ImelError(f"no pictures: {reason}") from None
     if not isinstance(pixels, np.ndarray):
         raise ImelError("no pictures: the environment draws no rgb arrays")
     image = Image.fromarray(pixels.astype(np.uint8))
