@@ -147,7 +147,7 @@ export class Edits {
       } else parts.push(h("b", { id: "return" }, shown(now)));
     }
     const options = { id: "evaluate", disabled: !this.playable, title: this.playable ? "Play episodes with the mean action, the same seeds before and after" : "The environment is not known: start with --env" };
-    if (!now || (this.stack.length && !held)) parts.push(button("Evaluate", "E", () => this.evaluate(this.compared), options));
+    if (!now || !held) parts.push(button("Evaluate", "E", () => this.evaluate(this.compared), options));
     return parts;
   }
 }

@@ -34,6 +34,7 @@ export function prepareHelp() {
     h("dd", {}, text),
   ]);
   dialog.replaceChildren(
+    h("button", { class: "quiet close", autofocus: true, "aria-label": "Close", onclick: () => dialog.close() }, "✕"),
     h(
       "div",
       { class: "columns" },

@@ -74,40 +74,45 @@ function arrow(x1, y1, x2, y2, share) {
   );
 }
 
+// A range around the mean that holds all values
+function range(centre, values) {
+  const reach = 1.15 * Math.max(0.05, ...values.map((value) => Math.abs(value - centre)));
+  return [centre - reach, centre + reach];
+}
+
 export function showArrows(answer, pair) {
-  const memories = answer?.memories ?? [];
+  const memories = (answer?.memories ?? []).slice(0, answer?.mean.length === 1 ? 16 : 24);
   const holder = byId("arrows");
   byId("arrows-holder").hidden = !memories.length;
   if (!memories.length) return holder.replaceChildren();
   const one = answer.mean.length === 1;
-  const [width, height] = one ? [200, 26 + 9 * Math.min(16, memories.length)] : [200, 200];
+  const [width, height] = one ? [200, 30 + 9 * memories.length] : [200, 200];
   const [i, j] = one ? [0, 0] : pair;
-  const reach = Math.max(1, ...memories.slice(0, 16).flatMap((m) => [m.mean[i], m.improved[i], m.mean[j], m.improved[j]].map(Math.abs)));
-  const x = (value) => 100 + (90 * value) / reach;
-  const y = (value) => 100 - (90 * value) / reach;
-  const largest = memories[0].weight;
+  const ends = (d) => range(answer.mean[d], memories.flatMap((memory) => [memory.mean[d], memory.improved[d]]));
+  const [left, right] = ends(i), [bottom, top] = ends(j);
+  const x = (value) => (width * (value - left)) / (right - left);
+  const y = (value) => (height * (top - value)) / (top - bottom);
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "mu to improved mu of the memories behind the action" });
-  const frame = { stroke: "var(--line)", "stroke-width": 1 };
-  drawing.append(svg("line", { x1: x(0), x2: x(0), y1: 6, y2: height - 6, ...frame }));
-  if (!one) drawing.append(svg("line", { y1: y(0), y2: y(0), x1: 6, x2: width - 6, ...frame }));
-  memories.slice(0, one ? 16 : 24).toReversed().forEach((memory, k, shown) => {
-    const row = 12 + 9 * (shown.length - 1 - k);
-    const share = memory.weight / largest;
-    drawing.append(
-      one
-        ? arrow(x(memory.mean[0]), row, x(memory.improved[0]), row, share)
-        : arrow(x(memory.mean[i]), y(memory.mean[j]), x(memory.improved[i]), y(memory.improved[j]), share),
-    );
+  const frame = { stroke: "var(--line)", "stroke-width": 1.5 };
+  const mark = { stroke: "var(--text)", "stroke-width": 1.5, fill: "none" };
+  drawing.append(svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height, ...frame }));
+  if (!one) drawing.append(svg("line", { y1: y(0), y2: y(0), x1: 0, x2: width, ...frame }));
+  memories.toReversed().forEach((memory, k) => {
+    const share = memory.weight / memories[0].weight;
+    const row = 12 + 9 * (memories.length - 1 - k);
+    const ys = one ? [row, row] : [y(memory.mean[j]), y(memory.improved[j])];
+    drawing.append(arrow(x(memory.mean[i]), ys[0], x(memory.improved[i]), ys[1], share));
   });
+  const [px, py] = [x(answer.mean[i]), y(answer.mean[j])];
   drawing.append(
     one
-      ? svg("line", { x1: x(answer.mean[0]), x2: x(answer.mean[0]), y1: 4, y2: height - 4, stroke: "var(--text)", "stroke-width": 1.5, "stroke-dasharray": "3 2" })
-      : svg("circle", { cx: x(answer.mean[i]), cy: y(answer.mean[j]), r: 6, fill: "none", stroke: "var(--text)", "stroke-width": 2 }),
+      ? svg("line", { x1: px, x2: px, y1: 4, y2: height - 14, "stroke-dasharray": "3 2", ...mark })
+      : svg("circle", { cx: px, cy: py, r: 6, ...mark }),
   );
-  const label = (text, px, py, anchor) => svg("text", { x: px, y: py, fill: "var(--muted)", "font-size": 9, "text-anchor": anchor }, text);
-  if (one) drawing.append(label(number(-reach, 1), 8, height - 4, "start"), label(number(reach, 1), 192, height - 4, "end"));
-  else drawing.append(label(`a${i} →`, 194, 112, "end"), label(`a${j} ↑`, 104, 12, "start"));
-  holder.replaceChildren(drawing);
+  const label = (text, tx, ty, anchor) => svg("text", { x: tx, y: ty, fill: "var(--muted)", "font-size": 10, "text-anchor": anchor }, text);
+  drawing.append(label(signed(left), 5, height - 5, "start"), label(`${signed(right)}`, width - 5, height - 5, "end"), label(`a${i} →`, width / 2, height - 5, "middle"));
+  if (!one) drawing.append(label(`a${j} ↑ ${signed(top)}`, 5, 12, "start"));
+  return holder.replaceChildren(drawing);
 }
 
 export function showSentence(answer, info) {
@@ -126,7 +131,7 @@ export function showSentence(answer, info) {
 export class MemoryTable {
   constructor({ onPoint, onPick }) {
     this.holder = byId("memories");
-    Object.assign(this, { onPoint, onPick, pictures: true, timer: 0 });
+    Object.assign(this, { onPoint, onPick, pictures: true, timer: 0, urls: [] });
   }
 
   show(answer, info, model, selected) {
@@ -139,7 +144,7 @@ export class MemoryTable {
     const largest = answer.memories[0]?.weight ?? 1;
     const rows = answer.memories.map((memory, k) => this.row(memory, k, largest, selected));
     const picture = this.pictures ? h("th", {}, "state") : null;
-    const head = h("tr", {}, picture, ...["share", "ep. · step", "iter.", "adv.", "μ → μ*"].map((name) => h("th", {}, name)));
+    const head = h("tr", {}, picture, ...["share", "ep. · step", "iter.", "adv.", "μ → μ*"].map((name) => h("th", { class: name === "iter." ? "wide" : null }, name)));
     this.holder.replaceChildren(h("table", {}, h("thead", {}, head), h("tbody", {}, rows)), this.note());
     // Not while scrubbing: a simulator may take a moment to draw each
     if (this.pictures) this.timer = setTimeout(() => this.loadPictures(model), 300);
@@ -156,13 +161,13 @@ export class MemoryTable {
         tabindex: 0, "data-memory": memory.row, class: selected.has(memory.row) ? "selected" : null,
         onclick: pick,
         onkeydown: (event) => event.key === "Enter" && pick(),
-        onmouseenter: () => this.onPoint(memory.row),
+        onmouseenter: (event) => this.onPoint(memory.row, event.currentTarget.querySelector("img")),
         onmouseleave: () => this.onPoint(null),
       },
       picture,
       h("td", {}, share, `${number(100 * memory.weight, 1)} %`),
       h("td", {}, `${memory.episode} · ${memory.step}`),
-      h("td", {}, String(memory.iteration)),
+      h("td", { class: "wide" }, String(memory.iteration)),
       h("td", {}, signed(memory.advantage)),
       h("td", {}, this.step(memory)),
     );
@@ -180,6 +185,12 @@ export class MemoryTable {
     return this.reason ? h("p", { class: "note" }, `No pictures of remembered states: ${this.reason}`) : "";
   }
 
+  keep(url) {
+    this.urls.push(url);
+    if (this.urls.length > 200) URL.revokeObjectURL(this.urls.shift());
+    return url;
+  }
+
   async loadPictures(model) {
     for (const image of this.holder.querySelectorAll("img")) {
       const response = await fetch(address("picture", { model, row: image.dataset.row }));
@@ -192,8 +203,7 @@ export class MemoryTable {
         this.holder.append(this.note());
         return;
       }
-      image.src = URL.createObjectURL(await response.blob());
-      image.onload = () => URL.revokeObjectURL(image.src);
+      image.src = this.keep(URL.createObjectURL(await response.blob()));
     }
   }
 }

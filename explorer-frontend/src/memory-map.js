@@ -65,7 +65,7 @@ export class MemoryMap {
   }
 
   async hide(rows) {
-    if (!rows?.size) return this.plot.unfilter({ preventEvent: true });
+    if (!rows?.size) return this.plot.get("isPointsFiltered") && this.plot.unfilter({ preventEvent: true });
     const kept = [];
     for (let row = 0; row < this.x.length; row++) if (!rows.has(row)) kept.push(row);
     return this.plot.filter(kept, { preventEvent: true });

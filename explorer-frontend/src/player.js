@@ -101,16 +101,16 @@ export class Player {
 
   showFrame() {
     const image = byId("frame"), note = byId("frame-note"), label = byId("step-label");
-    const shown = this.episode && this.step < this.episode.frames;
+    const shown = this.episode?.frames > 0;
     image.hidden = !shown;
     if (shown) image.src = address("frame", { episode: this.name, step: this.step });
     else if (!this.episode) note.textContent = "";
     else if (!this.episode.rows.length) note.textContent = this.episode.no_frames ?? "The first frame is being drawn …";
     if (!this.length) return;
-    const so_far = this.episode.rewards.subarray(0, this.step + 1).reduce((sum, reward) => sum + reward, 0);
+    const soFar = this.episode.rewards.subarray(0, this.step + 1).reduce((sum, reward) => sum + reward, 0);
     label.replaceChildren(`step ${this.step} / ${this.length - 1}`);
     const small = document.createElement("small");
-    small.textContent = `return ${number(so_far, 1)}`;
+    small.textContent = `return ${number(soFar, 1)}`;
     label.append(small);
   }
 
@@ -126,9 +126,15 @@ export class Player {
     if (!this.length) return;
     const x = (t) => ((t + 0.5) / this.length) * width;
     this.drawRewards(context, x, width, height);
-    for (const line of this.lines ?? []) this.drawLine(context, line, x, height);
+    for (const line of this.lines ?? [this.taken()]) this.drawLine(context, line, x, height);
     context.fillStyle = themeColour("--text");
     context.fillRect(x(this.step) - 0.75, 0, 1.5, height);
+  }
+
+  taken() {
+    // While it is being recorded, the actions as they were taken
+    const { actions, steps } = this.episode;
+    return { values: actions, count: actions.length / steps, dimension: 0, colour: "--mean" };
   }
 
   drawRewards(context, x, width, height) {

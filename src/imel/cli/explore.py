@@ -79,8 +79,7 @@ def run(argv: Sequence[str]) -> int:
     check_host(arguments.host, arguments.allow_remote)
     session = Session(find_files(arguments.run, arguments.env))
     try:
-        newest = f"m{len(session.run.models) - 1}"
-        memories = session.insight(newest).rows  # a damaged model is refused here
+        memories = session.prepare().rows  # a damaged model is refused here
         with open_port(arguments.host, arguments.port) as listener:
             name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
             address = f"http://{name}:{listener.getsockname()[1]}/"

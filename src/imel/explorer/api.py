@@ -109,9 +109,8 @@ def _add_models(router: APIRouter, session: Session) -> None:
         x: Dimension = 0,
         y: Dimension = 1,
     ) -> Response:
-        plane = session.plane(frame, projection, x, y)
-        states = session.insight(model).column("states")
-        return _packed({"labels": plane.labels}, {"points": plane.points(states)})
+        labels = session.plane(frame, projection, x, y).labels
+        return _packed({"labels": labels}, {"points": session.points(model, frame, projection, x, y)})
 
     @router.get("/colour")
     def colour(
@@ -159,10 +158,10 @@ def _add_episodes(router: APIRouter, session: Session) -> None:
 
     @router.get("/frame")
     def frame(episode: Name, step: Row) -> Response:
-        frames = session.episode(episode).frames
-        if step >= len(frames):
+        found = session.episode(episode).frame(step)
+        if found is None:
             return Response(status_code=404)
-        return Response(frames[step], media_type="image/jpeg")
+        return Response(found, media_type="image/jpeg")
 
     @router.get("/trail")
     def trail(
@@ -181,10 +180,19 @@ def _add_episodes(router: APIRouter, session: Session) -> None:
         return _packed({}, {"points": plane.points(states), "means": means, "stds": stds})
 
     @router.get("/step")
-    def step(episode: Name, step: Row, model: ModelKey) -> Response:
+    def step(
+        episode: Name,
+        step: Row,
+        model: ModelKey,
+        frame: ModelKey,
+        projection: Projection,
+        x: Dimension = 0,
+        y: Dimension = 1,
+    ) -> Response:
         insight = session.insight(model)
         state = session.episode(episode).observation(step)
-        return _answered(insight, insight.answer(state), state)
+        position = session.plane(frame, projection, x, y).points(state[None])[0]
+        return _answered(insight, insight.answer(state), state, position)
 
 
 def _add_actions(router: APIRouter, session: Session) -> None:
@@ -231,12 +239,13 @@ def describe(insight: Insight) -> dict[str, Any]:
     }
 
 
-def _answered(insight: Insight, answer: Answer, state: Array) -> Response:
+def _answered(insight: Insight, answer: Answer, state: Array, position: Array) -> Response:
     document: dict[str, Any] = {
         "mean": answer.mean.tolist(),
         "std": answer.std.tolist(),
         "anchor": None if answer.anchor is None else answer.anchor.tolist(),
         "state": state.tolist(),
+        "position": position.tolist(),
         "exact": answer.exact,
         "effective_neighbours": answer.effective_neighbours,
         "covered": 0.0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ Array = NDArray[Any]
 
 LONGEST = 1000
 """Steps after which a recording ends, whatever the environment says."""
+_SECONDS_A_STEP = 0.06
+"""What drawing may take on average; steps in between are left out where it takes longer."""
 
 
 @dataclass
@@ -29,7 +32,8 @@ class Episode:
     observations: list[Array] = field(default_factory=list)  # each [d_s]
     actions: list[Array] = field(default_factory=list)  # each [d_a], policy units
     rewards: list[float] = field(default_factory=list)
-    frames: list[bytes] = field(default_factory=list)
+    frames: dict[int, bytes] = field(default_factory=dict)
+    """Pictures by step; where drawing is slow, not of every one."""
     rows: list[int] = field(default_factory=list)
     """The memories it is made of, if it is a remembered one."""
     no_frames: str | None = None
@@ -49,6 +53,12 @@ class Episode:
                 np.array(self.actions, dtype=np.float32),
                 np.array(self.rewards, dtype=np.float32),
             )
+
+    def frame(self, step: int) -> bytes | None:
+        """The picture of a step, or of the last one before it that was drawn."""
+        with self.lock:
+            drawn = [number for number in self.frames if number <= step]
+            return self.frames[drawn[-1]] if drawn else None
 
     def observation(self, step: int) -> Array:
         """What was observed before a step."""
@@ -85,11 +95,16 @@ def record(
     """Play an episode; steps and frames are there to be watched as soon as they are made."""
     env = make_environment(env_id, rendered=episode.no_frames is None)
     draws = np.random.default_rng(seed)
+    spent = 0.0
     with closing(env):
         observation, _ = env.reset(seed=seed)
         _check_shape(insight, observation, env_id)
-        for _ in range(LONGEST):
-            frame = _frame(episode, env)
+        for step in range(LONGEST):
+            begun, frame = time.perf_counter(), None
+            if spent <= _SECONDS_A_STEP * step:
+                frame = _frame(episode, env)
+                # The first one also opens the drawing context
+                spent += time.perf_counter() - begun if step else 0.0
             (mean,), (std,) = insight.act(np.asarray(observation)[None])
             action = mean + std * draws.standard_normal(len(mean)) if noise else mean
             following, reward, terminated, truncated, _ = env.step(
@@ -99,9 +114,9 @@ def record(
                 episode.observations.append(np.asarray(observation, dtype=np.float32))
                 episode.actions.append(action.astype(np.float32))
                 if frame is not None:
-                    episode.frames.append(frame)
+                    episode.frames[step] = frame
                 episode.rewards.append(float(reward))
-            progress(len(episode) / LONGEST)
+            progress((step + 1) / LONGEST)
             if terminated or truncated:
                 episode.ended = "terminated" if terminated else "truncated by the time limit"
                 return

@@ -26,7 +26,7 @@ _SAMPLE = 20_000
 """Memories from which principal components are computed."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Plane:
     """How raw states become points of the map."""
 

@@ -67,6 +67,7 @@ class Session:
         self._insights: Recent[Insight] = Recent(8)
         self._forgotten: Recent[Array] = Recent(256)
         self._planes: Recent[Plane] = Recent(32)
+        self._points: Recent[Array] = Recent(8)
         self._episodes: Recent[Episode] = Recent(8)
         self._returns: Recent[list[float]] = Recent(256)
         self._pictures: Recent[bytes] = Recent(1024)
@@ -80,6 +81,15 @@ class Session:
         """End what is under way."""
         self.jobs.close()
         self._painter.shutdown(wait=True, cancel_futures=True)
+
+    def prepare(self) -> Insight:
+        """Open the newest model and compute its map, so that the first page need not wait."""
+        key = f"m{len(self.run.models) - 1}"
+        insight = self.insight(key)
+        if insight.rows:
+            learned = insight.features(insight.column("states")[:1]) is not None
+            self.points(key, key, "features" if learned else "states", 0, 1)
+        return insight
 
     # --- models ---
 
@@ -120,6 +130,13 @@ class Session:
         make = lambda: make_plane(self.insight(whole), projection, x, y)  # noqa: E731
         pair = (x, y) if projection == "dimensions" else None
         return self._planes.obtain((whole, projection, pair), make)
+
+    def points(self, key: str, frame: str, projection: Projection, x: int, y: int) -> Array:
+        """Where a model's memories lie in the plane of the same or another one."""  # [N, 2]
+        whole = key.partition("e")[0]
+        plane = self.plane(frame, projection, x, y)
+        make = lambda: plane.points(self.insight(whole).column("states"))  # noqa: E731
+        return self._points.obtain((whole, plane), make)
 
     # --- episodes ---
 
