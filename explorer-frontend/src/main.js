@@ -83,6 +83,7 @@ async function start() {
   byId("play-policy").disabled = run.env === null;
   const newest = run.models.findLast((model) => !model.problem);
   const page = new Page(run);
+  window.imelExplorer = page; // for the console, and for tests
   listen(page);
   showBars(null);
   await page.open(newest.key);

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import numpy as np
 from fastapi import APIRouter, Query, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from imel.errors import ImelError
-from imel.explorer.insight import Answer, Insight
+from imel.explorer.answers import describe, describe_answer, describe_memory
 from imel.explorer.memory_map import Colour, Projection, colouring
 from imel.explorer.packing import MEDIA_TYPE, pack
 from imel.explorer.session import Session
@@ -20,11 +18,6 @@ ModelKey = Annotated[str, Query(pattern=r"^m\d{1,4}(e\d{1,6})?$")]
 Name = Annotated[str, Query(pattern=r"^[a-z]\d{1,9}$")]
 Row = Annotated[int, Query(ge=0, lt=1 << 31)]
 Dimension = Annotated[int, Query(ge=0, lt=1 << 16)]
-
-_LIT, _LISTED = 400, 24
-"""Memories that light up on the map, and those that are listed, the largest shares first."""
-_FEWEST = 1e-4
-"""Shares below this are not shown."""
 
 
 class _Body(BaseModel):
@@ -110,12 +103,12 @@ def _add_models(router: APIRouter, session: Session) -> None:
         y: Dimension = 1,
     ) -> Response:
         labels = session.plane(frame, projection, x, y).labels
-        return _packed({"labels": labels}, {"points": session.points(model, frame, projection, x, y)})
+        return _packed(
+            {"labels": labels}, {"points": session.points(model, frame, projection, x, y)}
+        )
 
     @router.get("/colour")
-    def colour(
-        model: ModelKey, frame: ModelKey, by: Colour, dimension: Dimension = 0
-    ) -> Response:
+    def colour(model: ModelKey, frame: ModelKey, by: Colour, dimension: Dimension = 0) -> Response:
         made = colouring(session.insight(model), session.insight(frame), by, dimension)
         document = {
             "label": made.label,
@@ -133,7 +126,7 @@ def _add_models(router: APIRouter, session: Session) -> None:
 
     @router.get("/memory")
     def memory(model: ModelKey, row: Row) -> dict[str, Any]:
-        return _memory(session.insight(model), row)
+        return describe_memory(session.insight(model), row)
 
     @router.get("/picture")
     def picture(model: ModelKey, row: Row) -> Response:
@@ -192,7 +185,9 @@ def _add_episodes(router: APIRouter, session: Session) -> None:
         insight = session.insight(model)
         state = session.episode(episode).observation(step)
         position = session.plane(frame, projection, x, y).points(state[None])[0]
-        return _answered(insight, insight.answer(state), state, position)
+        document, arrays = describe_answer(insight, insight.answer(state))
+        where = {"state": state.tolist(), "position": position.tolist()}
+        return _packed({**document, **where}, arrays)
 
 
 def _add_actions(router: APIRouter, session: Session) -> None:
@@ -223,62 +218,3 @@ def _add_actions(router: APIRouter, session: Session) -> None:
         found = session.jobs.get(body.job)
         found.stopping.set()
         return found.as_json()
-
-
-def describe(insight: Insight) -> dict[str, Any]:
-    """A model in a few numbers."""
-    policy = insight.policy
-    return {
-        "policy": type(policy).__name__,
-        "rows": insight.rows,
-        "forgotten": int(insight.forgotten.sum()),
-        "weighted": insight.weighted,
-        "has_features": insight.rows > 0 and insight.features(insight.column("states")[:1]) is not None,
-        "state_dim": policy.normaliser.mean.numel(),
-        "action_dim": policy.std.numel(),
-    }
-
-
-def _answered(insight: Insight, answer: Answer, state: Array, position: Array) -> Response:
-    document: dict[str, Any] = {
-        "mean": answer.mean.tolist(),
-        "std": answer.std.tolist(),
-        "anchor": None if answer.anchor is None else answer.anchor.tolist(),
-        "state": state.tolist(),
-        "position": position.tolist(),
-        "exact": answer.exact,
-        "effective_neighbours": answer.effective_neighbours,
-        "covered": 0.0,
-        "memories": [],
-    }
-    if answer.weights is None:
-        return _packed(document, {})
-    largest = min(_LIT, len(answer.weights))
-    rows = np.argpartition(answer.weights, -largest)[-largest:]
-    rows = rows[np.argsort(-answer.weights[rows], kind="stable")]
-    rows = rows[answer.weights[rows] >= _FEWEST]
-    weights = answer.weights[rows]
-    document["covered"] = float(weights.sum())
-    document["memories"] = [
-        {**_memory(insight, int(row)), "weight": float(answer.weights[row])}
-        for row in rows[:_LISTED]
-    ]
-    return _packed(document, {"rows": rows, "weights": weights})
-
-
-def _memory(insight: Insight, row: int) -> dict[str, Any]:
-    memory = insight.policy.memory
-    names = {
-        "state": "states",
-        "action": "actions",
-        "mean": "means",
-        "improved": "improved_means",
-        "advantage": "advantages",
-        "reward": "rewards",
-        "episode": "episodes",
-        "step": "steps",
-        "iteration": "iterations",
-    }
-    if row >= insight.rows:
-        raise ImelError(f"there is no memory {row}")
-    return {"row": row, **{key: memory.column(name)[row].tolist() for key, name in names.items()}}

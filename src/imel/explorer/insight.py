@@ -52,6 +52,11 @@ class Insight:
             self._kept = torch.as_tensor(np.flatnonzero(~forgotten), device=policy.device)
         self._acting = policy.acting if self._kept is None else self._reduced(self._kept)
 
+    def require_memories(self) -> None:
+        """Refuse to be asked about an empty memory."""
+        if not self.rows:
+            raise ImelError("the model remembers nothing yet: it has not been trained")
+
     def without(self, rows: Array) -> Insight:
         """The same policy, had it never known some more of its memories."""
         forgotten = self.forgotten.copy()

@@ -45,6 +45,7 @@ class Plane:
 
 def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1) -> Plane:
     """The plane of a checkpoint's memories; x and y choose two dimensions of the state."""
+    insight.require_memories()
     states = insight.column("states")
     space = _space(insight, projection)
     coordinates = space(states).astype(np.float64)
@@ -111,6 +112,8 @@ def colouring(insight: Insight, frame: Insight, by: Colour, dimension: int = 0) 
 
     The outermost percent at either end share the end's colour.
     """
+    for each in (insight, frame):
+        each.require_memories()
     values, label = _quantity(insight, by, dimension)
     diverging = by in ("advantage", "action", "improved")
     low, high = np.percentile(_quantity(frame, by, dimension)[0], [1.0, 99.0])
@@ -135,7 +138,9 @@ def _quantity(insight: Insight, by: Colour, dimension: int) -> tuple[Array, str]
     if not 0 <= dimension < actions.shape[1]:
         raise ImelError(f"actions have dimensions 0 to {actions.shape[1] - 1}, not {dimension}")
     name = "action taken" if by == "action" else "improved mean μ*"
-    return actions[:, dimension], name if actions.shape[1] == 1 else f"{name}, dimension {dimension}"
+    return actions[:, dimension], name if actions.shape[
+        1
+    ] == 1 else f"{name}, dimension {dimension}"
 
 
 def episode_returns(insight: Insight) -> Array:

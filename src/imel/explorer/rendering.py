@@ -16,6 +16,7 @@ from imel.errors import ImelError
 Array = NDArray[Any]
 Environment = gymnasium.Env[Any, Any]
 
+
 class UnclearStateError(ImelError):
     """This observation, unlike others of its environment, is none it could be put into."""
 
@@ -40,7 +41,8 @@ def make_environment(env_id: str, rendered: bool) -> Environment:
 
 def _size(env_id: str) -> dict[str, int]:
     """MuJoCo is told to draw no more than is shown: without a GPU that saves half the time."""
-    entry = gymnasium.spec(env_id).entry_point
+    spec = gymnasium.registry.get(env_id)
+    entry = None if spec is None else spec.entry_point
     mujoco = isinstance(entry, str) and entry.startswith("gymnasium.envs.mujoco")
     return {"width": _DRAWN, "height": _DRAWN} if mujoco else {}
 

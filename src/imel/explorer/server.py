@@ -1,4 +1,4 @@
-"""The explorer as a web server on this machine: the page, its answers, and the port it listens on."""
+"""The explorer as a web server on this machine: the page, its answers, and where it listens."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class Session:
     # --- models ---
 
     def insight(self, key: str) -> Insight:
-        """The model behind a key: `m3` is the fourth file, `m3e1` a copy with something left out."""
+        """The model behind a key: `m3` is the fourth file, `m3e1` that without some memories."""
         match = _KEY.fullmatch(key)
         if match is None or int(match[1]) >= len(self.run.models):
             raise ImelError(f"there is no model '{key[:16]}'")
@@ -153,7 +153,7 @@ class Session:
 
     def play(self, key: str, seed: int, noise: bool) -> tuple[str, str]:
         """Begin to record an episode; its name and that of the job."""
-        env, insight = self._environment(), self.insight(key)
+        env, insight = self._environment(), self._playable(key)
         episode = Episode(title=f"{'sampled' if noise else 'mean'} actions, seed {seed}")
 
         def work(job: Job) -> None:
@@ -166,7 +166,7 @@ class Session:
 
     def evaluate(self, key: str, episodes: int) -> str:
         """Begin to play the evaluation's episodes; the job, whose result are their returns."""
-        env, insight = self._environment(), self.insight(key)
+        env, insight = self._environment(), self._playable(key)
         known = self._returns.get((key, episodes))
 
         def work(job: Job) -> dict[str, Any]:
@@ -185,6 +185,11 @@ class Session:
         name = f"p{next(self._numbers)}"
         self._episodes.obtain(name, lambda: episode)
         return name
+
+    def _playable(self, key: str) -> Insight:
+        insight = self.insight(key)
+        insight.require_memories()
+        return insight
 
     def _environment(self) -> str:
         if self.run.env is None:
