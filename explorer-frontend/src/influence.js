@@ -27,13 +27,13 @@ function bar(i, answer, before, reach) {
   }
   if (before) parts.push(svg("line", { x1: place(before[i]), x2: place(before[i]), y1: 1, y2: 21, stroke: "var(--other)", "stroke-width": 3 }));
   parts.push(svg("circle", { cx: place(mean), cy: 11, r: 5, fill: "var(--mean)" }));
-  const changed = before && Math.abs(mean - before[i]) >= 0.005;
+  const changed = before && Math.abs(mean - before[i]) >= 0.0005;
   return h(
     "div",
     { class: "bar" },
     h("span", { class: "muted" }, `a${i}`),
     svg("svg", { role: "img", "aria-label": `action ${i}: mean ${number(mean)}, sigma ${number(sigma)}` }, ...parts),
-    h("output", { "data-action": i }, signed(mean), changed ? h("small", {}, signed(mean - before[i])) : null),
+    h("output", { "data-action": i }, signed(mean, 3), changed ? h("small", {}, signed(mean - before[i], 3)) : null),
   );
 }
 

@@ -150,7 +150,7 @@ def test_a_recording_is_the_policy_in_the_environment(page: Page) -> None:
         np.testing.assert_array_equal(page.session.episode(name).observation(step), state)
         action, _ = policy.predict(state, deterministic=True)
         state, reward, *_ = env.step(action)
-        rewards.append(reward)
+        rewards.append(float(reward))
     np.testing.assert_allclose(arrays["rewards"], rewards, rtol=1e-5)
     assert document["return"] == pytest.approx(sum(rewards), rel=1e-5)
 

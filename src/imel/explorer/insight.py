@@ -70,7 +70,8 @@ class Insight:
     def normalised(self, states: Array) -> Array:
         """States in units of their running deviation."""  # [n, d_s]
         with torch.no_grad():
-            return self.policy.normaliser(self._tensor(states)).cpu().numpy()
+            normalised: Tensor = self.policy.normaliser(self._tensor(states))
+        return normalised.cpu().numpy()
 
     def features(self, states: Array) -> Array | None:
         """z of raw states in the learned kernel, or None where there is no such kernel."""

@@ -59,11 +59,12 @@ def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1)
     else:
         origin, directions, shares = _principal(coordinates)
         name = "z" if projection == "features" else "state"
-        labels = tuple(f"{name} component {i + 1} ({shares[i]:.0%})" for i in range(2))
+        first, second = (f"{name} component {i + 1} ({shares[i]:.0%})" for i in range(2))
+        labels = (first, second)
     along = (coordinates - origin) @ directions.T
     low, high = np.percentile(along, [0.2, 99.8], axis=0)  # a few strays may lie further out
     scale = 2.0 * _INSIDE / np.maximum(high - low, 1e-9)
-    return Plane((labels[0], labels[1]), space, origin, directions, (low + high) / 2, scale)
+    return Plane(labels, space, origin, directions, (low + high) / 2, scale)
 
 
 def _space(insight: Insight, projection: Projection) -> Callable[[Array], Array]:

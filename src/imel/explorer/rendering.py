@@ -32,14 +32,13 @@ def make_environment(env_id: str, rendered: bool) -> Environment:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters among them becomes an error
-            if not rendered:
-                return gymnasium.make(env_id)
-            return gymnasium.make(env_id, render_mode="rgb_array", **_size(env_id))
+            options = {"render_mode": "rgb_array", **_size(env_id)} if rendered else {}
+            return gymnasium.make(env_id, **options)
     except Exception as error:  # a missing package, a driver, the environment's own code
         raise ImelError(f"cannot make environment '{env_id}': {_reason(error)}") from None
 
 
-def _size(env_id: str) -> dict[str, int]:
+def _size(env_id: str) -> dict[str, Any]:
     """MuJoCo is told to draw no more than is shown: without a GPU that saves half the time."""
     spec = gymnasium.registry.get(env_id)
     entry = None if spec is None else spec.entry_point
