@@ -26,7 +26,7 @@ export function setOptions(select, options, value) {
 }
 
 export const numbered = (count, name) =>
-  Array.from({ length: count }, (_, i) => ({ value: String(i), label: name ? `${name} ${i}` : i }));
+  Array.from({ length: count }, (_, i) => ({ value: String(i), label: `${name}${i}` }));
 
 export const themeColour = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -42,11 +42,12 @@ export function sharpen(canvas) {
   return { context, width, height };
 }
 
-export const number = (value, digits = 2) =>
+const fixed = (value, digits) =>
   value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
-export const signed = (value, digits = 2) =>
-  (value < 0 ? "−" : "+") + number(Math.abs(value), digits);
+export const number = (value, digits = 2) => (value < 0 ? "−" : "") + fixed(Math.abs(value), digits);
+
+export const signed = (value, digits = 2) => (value < 0 ? "−" : "+") + fixed(Math.abs(value), digits);
 
 export function compact(value) {
   const size = Math.abs(value);

@@ -67,7 +67,7 @@ export class Edits {
     const { rows } = this.stack.pop();
     this.selection = rows;
     await this.onModel();
-    this.onSelection(rows);
+    this.onSelection(this.selection); // which may have been cleared meanwhile
     this.show();
   }
 
@@ -112,7 +112,7 @@ export class Edits {
         button("Whole episode", "A", () => this.selectEpisodes()),
         button("Clear", "Esc", () => this.select([])),
       );
-    } else if (!this.stack.length) {
+    } else if (!this.stack.length && !this.returns.size) {
       parts.push(h("span", { class: "muted" }, "Click a memory or lasso some (Shift and drag) to see the policy without them."));
     }
     if (this.stack.length) {

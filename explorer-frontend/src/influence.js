@@ -45,17 +45,11 @@ export function showBars(answer, before, beforeName) {
   }
   const reach = furthest(answer, before);
   const item = (name, text) => h("span", {}, h("i", { class: name }), text);
-  holder.replaceChildren(
-    ...answer.mean.map((_, i) => bar(i, answer, before, reach)),
-    h(
-      "div",
-      { class: "keys" },
-      item("mean", answer.exact ? "mean = Σ w μ*" : "mean μ"),
-      item("sigma", "± σ"),
-      answer.anchor ? item("anchor", "Σ w μ, before improvement") : null,
-      before ? item("other", beforeName) : null,
-    ),
-  );
+  holder.replaceChildren(...answer.mean.map((_, i) => bar(i, answer, before, reach)));
+  const keys = [item("mean", answer.exact ? "Σ w μ*" : "μ"), item("sigma", "± σ")];
+  if (answer.anchor) keys.push(item("anchor", "Σ w μ"));
+  if (before) keys.push(item("other", beforeName));
+  byId("action-keys").replaceChildren(...keys);
 }
 
 export function showState(answer) {
@@ -124,7 +118,7 @@ export function showSentence(answer, info) {
   }
   const about = number(answer.effective_neighbours, answer.effective_neighbours < 10 ? 1 : 0);
   const kind = answer.exact ? "It is the weighted sum of" : "Its attention rests on";
-  text.textContent = `${kind} about ${about} memories of ${(info.rows - info.forgotten).toLocaleString("en")}; those shown hold ${number(100 * answer.memories.reduce((sum, m) => sum + m.weight, 0), 0)} %.`;
+  text.textContent = `${kind} about ${about} memories of ${(info.rows - info.forgotten).toLocaleString("en")}; those shown hold ${number(100 * answer.memories.reduce((sum, m) => sum + m.weight, 0), 0)}\u00a0%.`;
   return undefined;
 }
 

@@ -4,6 +4,8 @@ import createScatterplot from "regl-scatterplot";
 import { scale, theme } from "./colour.js";
 import { h, sharpen, themeColour } from "./dom.js";
 
+const TRAIL = 30;
+
 const pointSize = (count) => Math.max(2.2, Math.min(6, 260 / Math.sqrt(count)));
 
 export class MemoryMap {
@@ -15,6 +17,7 @@ export class MemoryMap {
     holder.replaceChildren(this.canvas, this.overlay, this.caption);
     this.lit = { rows: [], weights: [] };
     this.trail = null;
+    this.step = 0;
     this.current = null;
     this.pointed = null;
     const { width, height } = holder.getBoundingClientRect();
@@ -105,13 +108,19 @@ export class MemoryMap {
   }
 
   drawTrail(context, at) {
+    // Where the episode comes from and where it goes next, the nearer the clearer
     if (!this.trail) return;
-    context.beginPath();
-    for (let i = 0; i < this.trail.length; i += 2) context.lineTo(...at(this.trail[i], this.trail[i + 1]));
+    const steps = this.trail.length / 2;
+    const place = (t) => at(this.trail[2 * t], this.trail[2 * t + 1]);
     context.strokeStyle = themeColour("--text");
-    context.globalAlpha = 0.5;
-    context.lineWidth = 1.2;
-    context.stroke();
+    context.lineWidth = 1.3;
+    for (let t = Math.max(1, this.step - TRAIL); t < Math.min(steps, this.step + TRAIL); t++) {
+      context.globalAlpha = 0.75 * (1 - Math.abs(t - this.step) / TRAIL);
+      context.beginPath();
+      context.moveTo(...place(t - 1));
+      context.lineTo(...place(t));
+      context.stroke();
+    }
     context.globalAlpha = 1;
   }
 

@@ -67,8 +67,8 @@ export class Page {
     document.title = `${this.run.title} – imel explore`;
     byId("subtitle").textContent = [this.run.env, policy, `${rows.toLocaleString("en")} memories`].filter(Boolean).join(" · ");
     const [x, y] = [byId("map-x").value || "0", byId("map-y").value || String(Math.min(1, state_dim - 1))];
-    setOptions(byId("map-x"), numbered(state_dim, "state"), x);
-    setOptions(byId("map-y"), numbered(state_dim, "state"), y);
+    setOptions(byId("map-x"), numbered(state_dim, "s"), x);
+    setOptions(byId("map-y"), numbered(state_dim, "s"), y);
     for (const [id, first] of [["colour-dimension", 0], ["arrow-x", 0], ["arrow-y", 1]]) {
       setOptions(byId(id), numbered(action_dim, "a"), byId(id).value || String(Math.min(first, action_dim - 1)));
     }
@@ -204,7 +204,7 @@ export class Page {
     const points = this.trail?.points;
     for (const map of [this.map, this.compared === null ? null : this.other]) {
       if (!map) continue;
-      map.trail = points ?? null;
+      Object.assign(map, { trail: points ?? null, step: this.player.step });
       map.current = this.answer?.position ?? null;
       map.drawOverlay();
     }

@@ -3,6 +3,7 @@
 import { address, arrays } from "./api.js";
 import { byId, number, sharpen, themeColour } from "./dom.js";
 
+const SHOWN = 240;
 const BETWEEN_STEPS = 40;
 const BETWEEN_LOOKS = 150;
 
@@ -18,7 +19,8 @@ export class Player {
     const strip = byId("strip");
     const seek = (event) => {
       const { left, width } = strip.getBoundingClientRect();
-      this.pauseAt(Math.floor(((event.clientX - left) / width) * this.length));
+      const [first, last] = this.window();
+      this.pauseAt(first + Math.floor(((event.clientX - left) / width) * (last - first)));
     };
     strip.addEventListener("pointerdown", (event) => {
       strip.setPointerCapture(event.pointerId);
@@ -124,11 +126,19 @@ export class Player {
     const { context, width, height } = sharpen(byId("strip"));
     context.clearRect(0, 0, width, height);
     if (!this.length) return;
-    const x = (t) => ((t + 0.5) / this.length) * width;
-    this.drawRewards(context, x, width, height);
+    const [first, last] = this.window();
+    const x = (t) => ((t - first + 0.5) / (last - first)) * width;
+    this.drawRewards(context, x, width / (last - first), height);
     for (const line of this.lines ?? [this.taken()]) this.drawLine(context, line, x, height);
     context.fillStyle = themeColour("--text");
     context.fillRect(x(this.step) - 0.75, 0, 1.5, height);
+  }
+
+  window() {
+    // Of a long episode the steps around the one at hand
+    const shown = Math.min(this.length, SHOWN);
+    const first = Math.max(0, Math.min(this.length - shown, this.step - Math.floor(shown / 2)));
+    return [first, first + shown];
   }
 
   taken() {
@@ -137,14 +147,13 @@ export class Player {
     return { values: actions, count: actions.length / steps, dimension: 0, colour: "--mean" };
   }
 
-  drawRewards(context, x, width, height) {
+  drawRewards(context, x, wide, height) {
     const rewards = this.episode.rewards;
     let low = 0, high = 0;
     for (const reward of rewards) [low, high] = [Math.min(low, reward), Math.max(high, reward)];
     const scale = height / 2.2 / Math.max(high, -low, 1e-9);
     context.fillStyle = themeColour("--muted");
     context.globalAlpha = 0.3;
-    const wide = Math.max(1, width / this.length);
     rewards.forEach((reward, t) => context.fillRect(x(t) - wide / 2, height / 2, wide, -reward * scale));
     context.globalAlpha = 1;
   }

@@ -32,18 +32,21 @@ def make_environment(env_id: str, rendered: bool) -> Environment:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters among them becomes an error
-            options = {"render_mode": "rgb_array", **_size(env_id)} if rendered else {}
+            options = {"render_mode": "rgb_array", **_drawing_options(env_id)} if rendered else {}
             return gymnasium.make(env_id, **options)
     except Exception as error:  # a missing package, a driver, the environment's own code
         raise ImelError(f"cannot make environment '{env_id}': {_reason(error)}") from None
 
 
-def _size(env_id: str) -> dict[str, Any]:
-    """MuJoCo is told to draw no more than is shown: without a GPU that saves half the time."""
+def _drawing_options(env_id: str) -> dict[str, Any]:
+    """MuJoCo is told to follow what moves, where a model has a camera for it.
+
+    It draws no larger than is shown: without a GPU that saves half the time.
+    """
     spec = gymnasium.registry.get(env_id)
     entry = None if spec is None else spec.entry_point
     mujoco = isinstance(entry, str) and entry.startswith("gymnasium.envs.mujoco")
-    return {"width": _DRAWN, "height": _DRAWN} if mujoco else {}
+    return {"width": _DRAWN, "height": _DRAWN, "camera_name": "track"} if mujoco else {}
 
 
 def picture(env: Environment) -> bytes:
