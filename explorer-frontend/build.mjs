@@ -1,5 +1,6 @@
 // Bundles the page's modules and regl-scatterplot into one file, with the licences of what is in it.
 import { build } from "esbuild";
+import { createHash } from "node:crypto";
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 
@@ -9,6 +10,11 @@ const POLYLINE = `The normals of lines in regl-line are computed by code under t
 Copyright (c) 2015 Matt DesLauriers.
 `;
 
+// What it was built from stands at its beginning; a test compares it with the sources
+const sources = readdirSync("src").sort().map((name) => join("src", name));
+const digest = createHash("sha256");
+for (const file of [...sources, "package-lock.json"]) digest.update(readFileSync(file));
+
 await build({
   entryPoints: ["src/main.js"],
   outfile: join(target, "explorer.js"),
@@ -17,6 +23,7 @@ await build({
   format: "esm",
   target: "es2022",
   legalComments: "none",
+  banner: { js: `// sources: sha256 ${digest.digest("hex")}; licences: /licences.txt` },
 });
 
 // regl-scatterplot comes with what it needs already in it: all that is not for building only.

@@ -1,6 +1,6 @@
 // Starts the page, and ties its controls and keys to what they do.
 
-import { ask } from "./api.js";
+import { ServerError, ask } from "./api.js";
 import { theme } from "./colour.js";
 import { byId, h, setOptions } from "./dom.js";
 import { listenToKeys, prepareHelp } from "./help.js";
@@ -92,6 +92,7 @@ async function start() {
 
 start().catch((error) => {
   console.error(error);
-  byId("map-a").replaceChildren(h("div", { class: "empty" }, h("p", {}, error.message), h("p", {}, "The map needs WebGL and the running explorer.")));
+  const hint = error instanceof ServerError ? "" : "The map needs a browser with WebGL.";
+  byId("map-a").replaceChildren(h("div", { class: "empty" }, h("p", {}, error.message), h("p", {}, hint)));
   fail(error);
 });

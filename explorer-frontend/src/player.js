@@ -103,9 +103,10 @@ export class Player {
 
   showFrame() {
     const image = byId("frame"), note = byId("frame-note"), label = byId("step-label");
-    const shown = this.episode?.frames > 0;
-    image.hidden = !shown;
-    if (shown) image.src = address("frame", { episode: this.name, step: this.step });
+    const drawn = this.episode?.frames.findLast((step) => step <= this.step);
+    image.hidden = drawn === undefined;
+    byId("frame-step").textContent = image.hidden || drawn === this.step ? "" : `as of step ${drawn}`;
+    if (!image.hidden) image.src = address("frame", { episode: this.name, step: drawn });
     else if (!this.episode) note.textContent = "";
     else if (!this.episode.rows.length) note.textContent = this.episode.no_frames ?? "The first frame is being drawn …";
     if (!this.length) return;

@@ -221,7 +221,9 @@ def test_two_checkpoints_are_shown_side_by_side(browser: Browser, address: str) 
     assert not page.locator("#map-b").is_visible()
     page.locator("#curve .checkpoint").first.click(modifiers=["Shift"])
     page.wait_for_selector("#map-b:not([hidden]) canvas")
-    page.wait_for_function("document.querySelector('#action-keys').textContent.includes('iteration 3')")
+    page.wait_for_function(
+        "document.querySelector('#action-keys').textContent.includes('iteration 3')"
+    )
     assert page.locator("#compare").input_value() == "m0"
     assert page.locator("#curve .checkpoint.compared").count() == 1
     visit.keep("1920-dark-4-compared")

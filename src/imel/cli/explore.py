@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes.util
 import importlib.util
 import os
@@ -87,7 +88,8 @@ def run(argv: Sequence[str]) -> int:
             print(f"{address}  (Ctrl+C ends it)", flush=True)
             if arguments.browser:
                 webbrowser.open(address)
-            serve(session, arguments.host, listener)
+            with contextlib.suppress(KeyboardInterrupt):  # which is how it is meant to end
+                serve(session, arguments.host, listener)
     finally:
         session.close()
     return 0

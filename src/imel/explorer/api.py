@@ -141,7 +141,7 @@ def _add_episodes(router: APIRouter, session: Session) -> None:
         document = {
             "title": found.title,
             "steps": len(rewards),
-            "frames": len(found.frames),
+            "frames": found.drawn(),
             "no_frames": found.no_frames,
             "ended": found.ended,
             "return": float(rewards.sum()),

@@ -54,6 +54,11 @@ class Episode:
                 np.array(self.rewards, dtype=np.float32),
             )
 
+    def drawn(self) -> list[int]:
+        """The steps that have a picture of their own."""
+        with self.lock:
+            return list(self.frames)
+
     def frame(self, step: int) -> bytes | None:
         """The picture of a step, or of the last one before it that was drawn."""
         with self.lock:
