@@ -20,16 +20,14 @@ _FEWEST = 1e-4
 
 def describe(insight: Insight) -> dict[str, Any]:
     """A model in a few numbers."""
-    policy = insight.policy
     return {
-        "policy": type(policy).__name__,
+        "policy": insight.name,
         "rows": insight.rows,
         "forgotten": int(insight.forgotten.sum()),
         "weighted": insight.weighted,
-        "has_features": insight.rows > 0
-        and insight.features(insight.column("states")[:1]) is not None,
-        "state_dim": policy.normaliser.mean.numel(),
-        "action_dim": policy.std.numel(),
+        "has_features": insight.has_features,
+        "state_dim": insight.state_dim,
+        "action_dim": insight.action_dim,
     }
 
 
@@ -61,7 +59,6 @@ def describe_answer(insight: Insight, answer: Answer) -> tuple[dict[str, Any], d
 
 def describe_memory(insight: Insight, row: int) -> dict[str, Any]:
     """One memory in full."""
-    memory = insight.policy.memory
     names = {
         "state": "states",
         "action": "actions",
@@ -75,4 +72,4 @@ def describe_memory(insight: Insight, row: int) -> dict[str, Any]:
     }
     if row >= insight.rows:
         raise ImelError(f"there is no memory {row}")
-    return {"row": row, **{key: memory.column(name)[row].tolist() for key, name in names.items()}}
+    return {"row": row, **{key: insight.column(name)[row].tolist() for key, name in names.items()}}

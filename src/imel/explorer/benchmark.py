@@ -47,9 +47,10 @@ def made_up_policy(memories: int, state_dim: int = 17, action_dim: int = 6) -> M
     number = torch.arange(memories)
     states = draw(memories, state_dim).cumsum(0) * 0.05
     means = 0.3 * draw(memories, action_dim)
-    rows = {
+    names = [name for name in policy.memory.column_names if name not in ("iterations", "keys")]
+    rows = {name: torch.zeros_like(policy.memory.get_buffer(name)) for name in names}
+    rows |= {
         "states": states,
-        "next_states": states,
         "actions": means + 0.2 * draw(memories, action_dim),
         "means": means,
         "improved_means": means + 0.1 * draw(memories, action_dim),

@@ -112,9 +112,7 @@ def record(
                 spent += time.perf_counter() - begun if step else 0.0
             (mean,), (std,) = insight.act(np.asarray(observation)[None])
             action = mean + std * draws.standard_normal(len(mean)) if noise else mean
-            following, reward, terminated, truncated, _ = env.step(
-                insight.policy.to_environment(action)
-            )
+            following, reward, terminated, truncated, _ = env.step(insight.to_environment(action))
             with episode.lock:
                 episode.observations.append(np.asarray(observation, dtype=np.float32))
                 episode.actions.append(action.astype(np.float32))
@@ -140,7 +138,7 @@ def _frame(episode: Episode, env: Any) -> bytes | None:
 
 
 def _check_shape(insight: Insight, observation: Any, env_id: str) -> None:
-    expected = insight.policy.observation_space.shape
+    expected = (insight.state_dim,)
     if np.shape(observation) != expected:
         raise ImelError(
             f"the model was not made for {env_id}: it observes {expected}, "
@@ -162,7 +160,7 @@ def evaluate(
             means, _ = insight.act(np.array([states[i] for i in playing]))
             going_on = []
             for i, mean in zip(playing, means, strict=True):
-                action = insight.policy.to_environment(mean)
+                action = insight.to_environment(mean)
                 states[i], reward, terminated, truncated, _ = envs[i].step(action)
                 returns[i] += float(reward)
                 if not (terminated or truncated):

@@ -82,6 +82,30 @@ class Insight:
             return model.features(self.policy.normaliser(self._tensor(states))).cpu().numpy()
 
     @property
+    def name(self) -> str:
+        """The kind of policy."""
+        return type(self.policy).__name__
+
+    @property
+    def state_dim(self) -> int:
+        """d_s."""
+        return self.policy.normaliser.mean.numel()
+
+    @property
+    def action_dim(self) -> int:
+        """d_a."""
+        return self.policy.std.numel()
+
+    @property
+    def has_features(self) -> bool:
+        """Whether it learned a kernel."""
+        return isinstance(self.policy.interpolator, MeanKernelInterpolation)
+
+    def to_environment(self, action: Array) -> Array:
+        """Policy units to the environment's, clipped to its bounds."""
+        return self.policy.to_environment(action)
+
+    @property
     def weighted(self) -> bool:
         """Whether each memory has a share in every answer."""
         return isinstance(self._acting.interpolate, Weighted)

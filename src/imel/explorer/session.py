@@ -87,8 +87,7 @@ class Session:
         key = f"m{len(self.run.models) - 1}"
         insight = self.insight(key)
         if insight.rows:
-            learned = insight.features(insight.column("states")[:1]) is not None
-            self.points(key, key, "features" if learned else "states", 0, 1)
+            self.points(key, key, "features" if insight.has_features else "states", 0, 1)
         return insight
 
     # --- models ---
@@ -104,7 +103,7 @@ class Session:
         if forgotten is None:
             raise ImelError(f"the edited model '{key}' is no longer kept; undo, and edit again")
         whole = self.insight(f"m{match[1]}")
-        return self._insights.obtain(key, lambda: Insight(whole.policy, forgotten))
+        return self._insights.obtain(key, lambda: whole.without(forgotten))
 
     def _load(self, number: int) -> Insight:
         stored = self.run.models[number]
