@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -207,3 +208,16 @@ def test_packed_arrays_come_back_and_are_aligned() -> None:
         }
         np.testing.assert_array_equal(found["x"], arrays["x"])
         np.testing.assert_array_equal(found["y"], arrays["y"])
+
+
+def test_the_page_can_stop_a_job(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(*arguments: Any) -> None:
+        while True:
+            arguments[-1](0.25)
+
+    monkeypatch.setattr("imel.explorer.session.evaluate", endless)
+    job = page.post("evaluate", model=page.newest, episodes=1)["job"]
+    page.post("stop", job=job)
+    ended = page.finish(job)
+    assert ended["state"] == "stopped"
+    assert ended["result"] is None
