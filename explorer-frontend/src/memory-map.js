@@ -18,6 +18,7 @@ export class MemoryMap {
     this.lit = { rows: [], weights: [] };
     this.trail = null;
     this.step = 0;
+    this.drawn = Promise.resolve();
     this.current = null;
     this.pointed = null;
     const { width, height } = holder.getBoundingClientRect();
@@ -45,7 +46,13 @@ export class MemoryMap {
     this.drawOverlay();
   }
 
-  async setPoints(points, values, { diverging }, hidden) {
+  setPoints(...what) {
+    // The plot refuses to be drawn while it is being drawn: one after the other
+    this.drawn = this.drawn.catch(() => {}).then(() => this.drawPoints(...what));
+    return this.drawn;
+  }
+
+  async drawPoints(points, values, { diverging }, hidden) {
     // points: x and y in turn; values: what colours them; hidden: rows that are forgotten
     const count = values.length;
     const x = new Float32Array(count), y = new Float32Array(count);

@@ -16,6 +16,7 @@ export class Page {
     this.compared = null;
     this.answer = null;
     this.asking = null;
+    this.turn = 0;
     const handlers = (which) => ({
       onSelect: (rows) => this.edits.select([...rows]),
       onHover: (row, place, holder) => showMemory(this.columns, row, place, holder),
@@ -100,12 +101,13 @@ export class Page {
     return { frame: this.edits.base, projection: byId("projection").value, x: byId("map-x").value, y: byId("map-y").value };
   }
 
-  async loadMap(map, model) {
+  async loadMap(map, model, turn) {
     const by = byId("colour").value, dimension = byId("colour-dimension").value;
     const [points, colour] = await Promise.all([
       arrays("map", { model, ...this.where() }),
       arrays("colour", { model, frame: this.edits.base, by, dimension }),
     ]);
+    if (turn !== this.turn) return null; // something else was asked for meanwhile
     const hidden = map === this.map ? this.edits.forgotten : null;
     await map.setPoints(points.points, colour.values, colour, hidden);
     return { points, colour };
@@ -117,8 +119,13 @@ export class Page {
     byId("colour-dimension-label").hidden = !dimensional || this.info.action_dim < 2;
     byId("map-b").hidden = this.compared === null;
     if (this.compared !== null && !this.other) this.other = new MemoryMap(byId("map-b"), this.otherHandlers());
-    const { points, colour } = await this.loadMap(this.map, this.edits.base);
-    if (this.compared !== null) await this.loadMap(this.other, this.compared);
+    const turn = (this.turn += 1);
+    const [made] = await Promise.all([
+      this.loadMap(this.map, this.edits.base, turn),
+      this.compared === null ? null : this.loadMap(this.other, this.compared, turn),
+    ]);
+    if (made === null || turn !== this.turn) return;
+    const { points, colour } = made;
     this.map.caption.replaceChildren(...(this.compared === null ? [] : [h("b", {}, this.label(this.edits.base))]));
     this.other?.caption.replaceChildren(h("b", {}, this.compared === null ? "" : this.label(this.compared)), ", in the same plane");
     this.legend = colour;
@@ -236,7 +243,9 @@ export class Page {
       heldAgainst ? arrays("step", { ...query, model: heldAgainst }) : null,
     ]);
     this.showRemembered();
-    return this.showAnswer(answer, held);
+    this.showAnswer(answer, held);
+    document.body.dataset.answered = `${query.step} ${model}`;
+    return undefined;
   }
 
   showRemembered() {

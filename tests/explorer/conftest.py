@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import drawn  # noqa: F401  # registers the environment
 import pytest
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 
+import explorer.drawn  # noqa: F401  # registers the environment
 from imel.cli.explore import find_files
 from imel.cli.main import main
 from imel.explorer.packing import unpack
@@ -28,7 +28,7 @@ def train(folder: Path, *flags: str) -> Path:
     length = ["--total-timesteps", "2304", "--gradient-steps", "4", "--eval-episodes", "2"]
     kept = ["--checkpoint-every", "3", "--checkpoints-kept", "9"]
     where = ["--run-dir", str(folder)]
-    assert main(["train", "drawn:Drawn-v0", *size, *length, *kept, *where, *flags]) == 0
+    assert main(["train", "explorer.drawn:Drawn-v0", *size, *length, *kept, *where, *flags]) == 0
     return folder
 
 

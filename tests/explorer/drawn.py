@@ -54,5 +54,5 @@ class DrawnEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
         return int(share[0] * (WIDTH - 1)), int((1.0 - share[1]) * (HEIGHT - 1))
 
 
-gymnasium.register("Drawn-v0", entry_point="drawn:DrawnEnv")
-gymnasium.register("Blind-v0", entry_point="drawn:DrawnEnv", kwargs={"blind": True})
+gymnasium.register("Drawn-v0", entry_point="explorer.drawn:DrawnEnv")
+gymnasium.register("Blind-v0", entry_point="explorer.drawn:DrawnEnv", kwargs={"blind": True})

@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from drawn import STEPS, DrawnEnv
 from PIL import Image
 
-from conftest import Page, train
+from explorer.conftest import Page, train
+from explorer.drawn import STEPS, DrawnEnv
 from imel.cli.explore import find_files
 from imel.explorer.episodes import Episode, record
 from imel.explorer.insight import Insight
@@ -143,7 +143,7 @@ def test_a_recording_is_the_policy_in_the_environment(page: Page) -> None:
     assert document["steps"] == STEPS
     assert document["frames"][0] == 0
     assert document["ended"] == "truncated by the time limit"
-    env = gymnasium.make("drawn:Drawn-v0")
+    env = gymnasium.make("explorer.drawn:Drawn-v0")
     policy = page.session.insight(page.newest).policy
     state, _ = env.reset(seed=11)
     rewards = []
@@ -185,7 +185,7 @@ def test_slow_drawing_leaves_out_frames_and_shows_the_one_before(
     seconds = iter(range(10_000))
     monkeypatch.setattr("imel.explorer.episodes.time.perf_counter", lambda: next(seconds) * 0.1)
     episode = Episode("slow")
-    record(episode, session.prepare(), "drawn:Drawn-v0", 0, False, lambda _: None)
+    record(episode, session.prepare(), "explorer.drawn:Drawn-v0", 0, False, lambda _: None)
     assert len(episode) == STEPS
     assert 5 < len(episode.frames) < STEPS
     missing = next(step for step in range(STEPS) if step not in episode.frames)
@@ -194,7 +194,7 @@ def test_slow_drawing_leaves_out_frames_and_shows_the_one_before(
 
 def test_an_environment_that_cannot_draw_is_played_without_frames(session: Session) -> None:
     episode = Episode("blind")
-    record(episode, session.prepare(), "drawn:Blind-v0", 0, False, lambda _: None)
+    record(episode, session.prepare(), "explorer.drawn:Blind-v0", 0, False, lambda _: None)
     assert len(episode) == STEPS
     assert not episode.frames
     assert "no light" in str(episode.no_frames)
@@ -227,7 +227,7 @@ def test_a_trail_is_the_episode_on_the_map_with_the_policys_actions(page: Page) 
 
 def test_an_evaluation_plays_each_seed_once_with_the_mean_action(page: Page) -> None:
     job = page.finish(page.post("evaluate", model=page.newest, episodes=3)["job"])
-    env = gymnasium.make("drawn:Drawn-v0")
+    env = gymnasium.make("explorer.drawn:Drawn-v0")
     policy = page.session.insight(page.newest).policy
     for number, found in enumerate(job["result"]["returns"]):
         state, _ = env.reset(seed=EVALUATION_SEED + number)
@@ -272,7 +272,7 @@ def test_a_model_that_remembers_nothing_yet_says_so(tmp_path: Path) -> None:
     env = DrawnEnv()
     path = tmp_path / "empty.safetensors"
     MkiPolicy(env.observation_space, env.action_space, memory_size=8).save(str(path))
-    session = Session(find_files(path, "drawn:Drawn-v0"))
+    session = Session(find_files(path, "explorer.drawn:Drawn-v0"))
     page = Page(session)
     session.prepare()
     assert page.get("model", model="m0")["rows"] == 0

@@ -96,8 +96,10 @@ class Visit:
         )
 
     def at_step(self, step: int) -> None:
+        """Wait until a step is reached, and its action is shown."""
         self.page.wait_for_function(
-            "step => document.querySelector('#step-label').textContent.startsWith(`step ${step} `)",
+            "step => document.querySelector('#step-label').textContent.startsWith(`step ${step} `)"
+            " && document.body.dataset.answered.startsWith(`${step} `)",
             arg=step,
         )
 
@@ -256,6 +258,18 @@ def test_the_map_can_be_projected_and_coloured_otherwise(visit: Visit) -> None:
     page.keyboard.press("t")
     page.select_option("#colour", "advantage")
     page.select_option("#projection", "features")
+
+
+def test_the_last_of_several_quick_choices_is_what_is_shown(visit: Visit) -> None:
+    page = visit.page
+    for choice in ("age", "reward", "return", "action", "reward", "age"):
+        page.select_option("#colour", choice)
+    page.wait_for_function(
+        "document.querySelector('#legend-label').textContent == 'iteration that made it'"
+    )
+    assert page.evaluate("window.imelExplorer.map.diverging") is False
+    page.select_option("#colour", "advantage")
+    page.wait_for_function("document.querySelector('#legend-label').textContent == 'advantage'")
 
 
 def test_keys_play_and_explain_themselves(visit: Visit) -> None:

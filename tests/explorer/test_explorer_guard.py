@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from conftest import HOST, OWN, Page
+from explorer.conftest import HOST, OWN, Page
 from imel.cli.main import main
 from imel.errors import ImelError
 from imel.explorer import guard

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from conftest import Page
+from explorer.conftest import Page
 from imel.explorer.insight import Insight
 from imel.explorer.memory_map import colouring, make_plane
 from imel.explorer.session import Session

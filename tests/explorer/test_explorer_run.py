@@ -11,7 +11,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from conftest import Page
+from explorer.conftest import Page
 from imel.cli.explore import find_files
 from imel.errors import ImelError
 from imel.explorer.jobs import Job, Jobs
@@ -25,7 +25,7 @@ def test_a_run_lists_its_checkpoints_in_order_with_the_final_model_last(page: Pa
     iterations = [model["iteration"] for model in document["models"]]
     assert iterations == [3, 6, 9, 12]
     assert [model["timesteps"] for model in document["models"]] == [192 * k for k in iterations]
-    assert document["env"] == "drawn:Drawn-v0"
+    assert document["env"] == "explorer.drawn:Drawn-v0"
 
 
 def test_the_learning_curve_comes_with_the_run(page: Page, run: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_model_file_alone_has_no_curve_and_needs_an_environment_to_play(
     assert page.get("run")["curve"] is None
     assert "--env" in page.refused_post("play", model="m0")
     session.close()
-    named = Session(find_files(alone, "drawn:Drawn-v0"))
+    named = Session(find_files(alone, "explorer.drawn:Drawn-v0"))
     Page(named).played("m0")
     named.close()
 
@@ -171,7 +171,9 @@ def test_an_environment_is_put_into_a_remembered_state(env_id: str) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-@pytest.mark.parametrize("env_id", ["InvertedDoublePendulum-v5", "Reacher-v5", "drawn:Drawn-v0"])
+@pytest.mark.parametrize(
+    "env_id", ["InvertedDoublePendulum-v5", "Reacher-v5", "explorer.drawn:Drawn-v0"]
+)
 def test_where_the_observation_is_not_the_state_there_is_no_picture(env_id: str) -> None:
     env = make_environment(env_id, rendered=False)
     observation, _ = env.reset(seed=0)
