@@ -4,10 +4,10 @@ BIN := .venv/bin
 RUN ?= runs/mountaincar
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow test-faults check format docs dist clean
+.PHONY: help install train test test-slow test-faults check format explorer-frontend explorer-bench docs dist clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
 
 install: .venv/installed  ## make .venv with the pinned versions
 
@@ -37,6 +37,12 @@ check: install  ## lint, format, types, import directions
 format: install  ## let ruff format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+explorer-frontend:  ## bundle the explorer's page again (needs node and npm)
+	cd explorer-frontend && npm ci --no-audit --no-fund && npm run build
+
+explorer-bench: install  ## time the explorer with 100,000 made-up memories
+	$(BIN)/python -m imel.explorer.benchmark
 
 docs: install  ## build the documentation into docs/_build
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build

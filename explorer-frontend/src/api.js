@@ -1,0 +1,61 @@
+// Questions to the server. Arrays come packed: see src/imel/explorer/packing.py.
+
+export class ServerError extends Error {}
+
+async function checked(response) {
+  if (response.ok) return response;
+  let reason = `${response.status} ${response.statusText}`;
+  try {
+    reason = (await response.json()).error ?? reason;
+  } catch {
+    // an answer without a reason: its status has to do
+  }
+  throw new ServerError(reason);
+}
+
+async function request(path, options) {
+  let response;
+  try {
+    response = await fetch(path, options);
+  } catch {
+    throw new ServerError("The explorer does not answer: is `imel explore` still running?");
+  }
+  return checked(response);
+}
+
+export const address = (path, query = {}) => `/api/${path}?${new URLSearchParams(query)}`;
+
+export const ask = async (path, query) => (await request(address(path, query))).json();
+
+export async function post(path, body) {
+  const headers = { "Content-Type": "application/json", "X-Imel-Explorer": "1" };
+  const options = { method: "POST", headers, body: JSON.stringify(body) };
+  return (await request(`/api/${path}`, options)).json();
+}
+
+export async function arrays(path, query) {
+  const buffer = await (await request(address(path, query))).arrayBuffer();
+  const length = new DataView(buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
+  let offset = 4 + length;
+  for (const [name, shape] of header.arrays) {
+    const count = shape.reduce((product, size) => product * size, 1);
+    header[name] = new Float32Array(buffer, offset, count);
+    offset += 4 * count;
+  }
+  return header;
+}
+
+const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+export async function finished(job, watch) {
+  // The result of a job; `watch` sees its progress
+  for (;;) {
+    const { state, progress, result, error } = await ask("job", { job });
+    watch(progress);
+    if (state === "done") return result;
+    if (state === "failed") throw new ServerError(error);
+    if (state === "stopped") return null;
+    await pause(120);
+  }
+}

@@ -1,0 +1,153 @@
+// Forgetting: what is selected, what is forgotten, and what that does to the return.
+
+import { finished, post } from "./api.js";
+import { byId, h, number, signed } from "./dom.js";
+
+const EPISODES = 8;
+
+const plural = (count) => `${count.toLocaleString("en")} ${count === 1 ? "memory" : "memories"}`;
+
+export class Edits {
+  constructor({ onModel, onSelection, onError, columns }) {
+    Object.assign(this, { onModel, onSelection, onError, columns });
+    this.reset(null, true);
+  }
+
+  reset(base, playable) {
+    Object.assign(this, { base, playable, stack: [], selection: [], returns: new Map(), working: null });
+    this.show();
+  }
+
+  get model() {
+    return this.stack.at(-1)?.model ?? this.base;
+  }
+
+  get forgotten() {
+    return new Set(this.stack.flatMap((edit) => edit.rows));
+  }
+
+  select(rows) {
+    const gone = this.forgotten;
+    this.selection = rows.filter((row) => !gone.has(row));
+    this.show();
+    this.onSelection(this.selection);
+  }
+
+  toggle(row) {
+    const others = this.selection.filter((other) => other !== row);
+    this.select(others.length === this.selection.length ? [...others, row] : others);
+  }
+
+  selectEpisodes() {
+    const { episodes } = this.columns() ?? {};
+    if (!episodes || !this.selection.length) return;
+    const wanted = new Set(this.selection.map((row) => episodes[row]));
+    const rows = [];
+    episodes.forEach((episode, row) => wanted.has(episode) && rows.push(row));
+    this.select(rows);
+  }
+
+  async forget() {
+    if (!this.selection.length) return;
+    const rows = this.selection;
+    try {
+      const made = await post("forget", { model: this.model, rows });
+      this.stack.push({ model: made.model, rows });
+      this.selection = [];
+      this.onSelection([]);
+      await this.onModel();
+    } catch (error) {
+      this.onError(error);
+    }
+    this.show();
+  }
+
+  async undo() {
+    if (!this.stack.length) return;
+    const { rows } = this.stack.pop();
+    this.selection = rows;
+    await this.onModel();
+    this.onSelection(this.selection); // which may have been cleared meanwhile
+    this.show();
+  }
+
+  async restore() {
+    this.stack = [];
+    await this.onModel();
+    this.show();
+  }
+
+  async evaluate(other) {
+    // The returns of the model at hand, and of the one it is held against
+    if (this.working || !this.playable) return;
+    const keys = [...new Set([other ?? this.base, this.model])];
+    const run = (this.working = { share: 0 });
+    try {
+      for (const [i, model] of keys.entries()) {
+        const { job } = await post("evaluate", { model, episodes: EPISODES });
+        run.job = job;
+        const result = await finished(job, (share) => {
+          run.share = (i + share) / keys.length;
+          this.show();
+        });
+        if (result === null) break;
+        this.returns.set(model, result);
+      }
+    } catch (error) {
+      this.onError(error);
+    }
+    this.working = null;
+    this.show();
+  }
+
+  show(compared) {
+    this.compared = compared === undefined ? this.compared : compared;
+    const button = (text, key, action, options = {}) => h("button", { onclick: action, ...options }, text, " ", h("kbd", {}, key));
+    const parts = [];
+    const count = this.selection.length;
+    if (count) {
+      parts.push(
+        h("span", {}, h("b", {}, plural(count)), " selected"),
+        button("Forget", "F", () => this.forget(), { class: "primary", id: "forget" }),
+        button("Whole episode", "A", () => this.selectEpisodes()),
+        button("Clear", "Esc", () => this.select([])),
+      );
+    } else if (!this.stack.length && !this.returns.size) {
+      parts.push(h("span", { class: "muted" }, "Click a memory or lasso some (Shift and drag) to see the policy without them."));
+    }
+    if (this.stack.length) {
+      parts.push(
+        h("span", { class: "chip" }, "without ", h("b", {}, plural(this.forgotten.size))),
+        button("Undo", "Z", () => this.undo(), { id: "undo" }),
+      );
+      if (this.stack.length > 1) parts.push(h("button", { onclick: () => this.restore() }, "Restore all"));
+    }
+    parts.push(h("span", { class: "spring" }), ...this.evaluation(button));
+    byId("edit-bar").replaceChildren(...parts);
+  }
+
+  evaluation(button) {
+    if (this.working) {
+      const stop = () => post("stop", { job: this.working.job }).catch(this.onError);
+      return [
+        h("span", { class: "muted" }, `playing ${EPISODES} episodes`),
+        h("progress", { value: this.working.share, max: 1 }),
+        h("button", { onclick: stop }, "Stop"),
+      ];
+    }
+    const shown = ({ mean, std }) => `${number(mean, 1)} ± ${number(std, 1)}`;
+    const now = this.returns.get(this.model), held = this.returns.get(this.compared ?? this.base);
+    const parts = [];
+    if (now) {
+      parts.push(h("span", { class: "muted" }, "return "));
+      if (held && held !== now) {
+        const change = now.mean - held.mean;
+        parts.push(h("span", { id: "return" }, `${shown(held)} → `, h("b", {}, shown(now))));
+        parts.push(h("span", { class: `change ${change < 0 ? "down" : "up"}` }, signed(change, 1)));
+      } else parts.push(h("b", { id: "return" }, shown(now)));
+    }
+    const options = { id: "evaluate", disabled: !this.playable, title: this.playable ? "Play episodes with the mean action, the same seeds before and after" : "The environment is not known: start with --env" };
+    if (!now || !held) parts.push(button("Evaluate", "E", () => this.evaluate(this.compared), options));
+    return parts;
+  }
+}

@@ -1,0 +1,159 @@
+"""`imel explore`: a local web page on which a run's memory and every action are taken apart."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes.util
+import importlib.util
+import os
+import sys
+import webbrowser
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import torch
+import tyro
+
+from imel.checkpoint import path_for
+from imel.cli import run_directory
+from imel.cli.arguments import parse
+from imel.errors import ImelError, SettingsError
+from imel.report.curve import read_curve, running_trend
+from imel.resume import checkpoints_in
+
+if TYPE_CHECKING:
+    from imel.explorer.run_files import RunFiles
+
+_DESCRIPTION = """\
+Open a local web page over a run: a map of its memories, and for every step of an episode the
+memories that made the action. Forget some, and see what the policy does without them. Nothing
+on disk is changed.
+
+examples:
+  imel explore runs/mountaincar
+  imel explore runs/cheetah --port 9000 --no-browser
+  imel explore model.safetensors --env Pendulum-v1"""
+
+_DOTS = 2000
+"""Episodes of the learning curve that are drawn as dots."""
+
+
+@dataclass(frozen=True)
+class ExploreArguments:
+    """What is shown, and where it is served."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run directory, or a model file."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    """Environment id, if not the one the run was trained on."""
+    port: Annotated[int | None, tyro.conf.arg(metavar="PORT")] = None
+    """Port to listen on. By default the first free one from 8642 on."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Other machines cannot reach the default."""
+    allow_remote: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Allow a --host that other machines can reach. Whoever can, may use the page."""
+    browser: bool = True
+    """Open the page in the default browser."""
+    threads: int = 1
+    """Threads of the linear algebra."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command; its exit code."""
+    arguments: ExploreArguments = parse(ExploreArguments, argv, "imel explore", _DESCRIPTION)
+    if arguments.threads < 1:
+        raise SettingsError(f"threads={arguments.threads} is less than 1")
+    if arguments.port is not None and not 1 <= arguments.port < 1 << 16:
+        raise SettingsError(f"port={arguments.port} is not between 1 and {(1 << 16) - 1}")
+    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImelError(f"{' and '.join(missing)} not installed: pip install 'imel[explorer]'")
+    torch.set_num_threads(arguments.threads)
+    _prepare_drawing()
+
+    from imel.explorer.server import check_host, open_port, serve
+    from imel.explorer.session import Session
+
+    check_host(arguments.host, arguments.allow_remote)
+    session = Session(find_files(arguments.run, arguments.env))
+    try:
+        memories = session.prepare().rows  # a damaged model is refused here
+        with open_port(arguments.host, arguments.port) as listener:
+            name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+            address = f"http://{name}:{listener.getsockname()[1]}/"
+            print(f"{session.run.title}: {memories:,} memories")
+            print(f"{address}  (Ctrl+C ends it)", flush=True)
+            if arguments.browser:
+                webbrowser.open(address)
+            with contextlib.suppress(KeyboardInterrupt):  # which is how it is meant to end
+                serve(session, arguments.host, listener)
+    finally:
+        session.close()
+    return 0
+
+
+def find_files(place: Path, env: str | None) -> RunFiles:
+    """The models of a run directory with its learning curve, or a single model file."""
+    from imel.explorer.run_files import RunFiles, describe
+
+    if place.is_dir():
+        folder, final = place, place / run_directory.MODEL
+        paths = checkpoints_in(folder / run_directory.CHECKPOINTS)
+        paths += [final] if final.is_file() else []
+        if not paths:
+            raise ImelError(
+                f"{place} holds no model ({run_directory.MODEL}) and no checkpoints; "
+                "is it the folder of a run?"
+            )
+    else:
+        file = place if place.is_file() else path_for(place)
+        if not file.is_file():
+            raise ImelError(f"there is no run directory and no model file at {place}")
+        folder, paths = file.parent, [file]
+    config = folder / run_directory.CONFIG
+    document = run_directory.read_json(config) if config.is_file() else {}
+    if not isinstance(document, dict):
+        raise ImelError(f"{config} holds no table of settings")
+    return RunFiles(
+        title=folder.resolve().name if place.is_dir() else place.name,
+        env=env or document.get("env"),
+        models=tuple(describe(path) for path in paths),
+        curve=_curve(folder) if place.is_dir() else None,
+    )
+
+
+def _curve(folder: Path) -> dict[str, Any] | None:
+    monitor = folder / run_directory.MONITOR
+    if not monitor.is_file():
+        return None
+    curve = read_curve(monitor, folder / run_directory.EVALUATION, "")
+    if not len(curve.returns):
+        return None
+    trend = running_trend(curve)
+    shown = np.unique(np.linspace(0, len(curve.returns) - 1, _DOTS).astype(int))
+    evaluation = curve.evaluation
+    return {
+        "steps": curve.steps[shown].tolist(),
+        "returns": curve.returns[shown].tolist(),
+        "places": _finite(trend.places),
+        "mean": _finite(trend.mean),
+        "low": _finite(trend.low),
+        "high": _finite(trend.high),
+        "evaluation": None
+        if evaluation is None
+        else {"steps": evaluation.steps, "mean": evaluation.mean, "std": evaluation.std},
+    }
+
+
+def _finite(values: Any) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def _prepare_drawing() -> None:
+    """Let MuJoCo draw without a display, where it can and nobody has said how it should."""
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform == "linux" and not display and ctypes.util.find_library("EGL"):
+        os.environ.setdefault("MUJOCO_GL", "egl")

@@ -1,0 +1,176 @@
+"""Episodes to scrub through: played by the policy while they are recorded, or remembered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imel.errors import ImelError
+from imel.explorer.insight import Insight
+from imel.explorer.rendering import make_environment, picture
+
+Array = NDArray[Any]
+
+LONGEST = 1000
+"""Steps after which a recording ends, whatever the environment says."""
+_SECONDS_A_STEP = 0.06
+"""What drawing may take on average; steps in between are left out where it takes longer."""
+
+
+@dataclass
+class Episode:
+    """The steps of an episode; a recording grows while it is watched."""
+
+    title: str
+    observations: list[Array] = field(default_factory=list)  # each [d_s]
+    actions: list[Array] = field(default_factory=list)  # each [d_a], policy units
+    rewards: list[float] = field(default_factory=list)
+    frames: dict[int, bytes] = field(default_factory=dict)
+    """Pictures by step; where drawing is slow, not of every one."""
+    rows: list[int] = field(default_factory=list)
+    """The memories it is made of, if it is a remembered one."""
+    no_frames: str | None = None
+    """Why there are no frames, if so."""
+    ended: str | None = None
+    """How it ended; None while it is being played."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    def arrays(self) -> tuple[Array, Array, Array]:
+        """Observations, actions and rewards of the steps so far."""
+        with self.lock:
+            return (
+                np.array(self.observations, dtype=np.float32),
+                np.array(self.actions, dtype=np.float32),
+                np.array(self.rewards, dtype=np.float32),
+            )
+
+    def drawn(self) -> list[int]:
+        """The steps that have a picture of their own."""
+        with self.lock:
+            return list(self.frames)
+
+    def frame(self, step: int) -> bytes | None:
+        """The picture of a step, or of the last one before it that was drawn."""
+        with self.lock:
+            drawn = [number for number in self.frames if number <= step]
+            return self.frames[drawn[-1]] if drawn else None
+
+    def observation(self, step: int) -> Array:
+        """What was observed before a step."""
+        if not 0 <= step < len(self):
+            raise ImelError(f"the episode has {len(self)} steps; there is no step {step}")
+        return self.observations[step]
+
+
+def remembered(insight: Insight, number: int) -> Episode:
+    """What the memory holds of an episode, in the order of its steps."""
+    rows = np.flatnonzero(insight.column("episodes") == number)
+    if not len(rows):
+        raise ImelError(f"no memory of episode {number}")
+    rows = rows[np.argsort(insight.column("steps")[rows])]
+    return Episode(
+        title=f"remembered episode {number}",
+        observations=list(insight.column("states")[rows]),
+        actions=list(insight.column("actions")[rows]),
+        rewards=[float(reward) for reward in insight.column("rewards")[rows]],
+        rows=rows.tolist(),
+        no_frames="remembered, not recorded",
+        ended="as far as it is remembered",
+    )
+
+
+def record(
+    episode: Episode,
+    insight: Insight,
+    env_id: str,
+    seed: int,
+    noise: bool,
+    progress: Callable[[float], None],
+) -> None:
+    """Play an episode; steps and frames are there to be watched as soon as they are made."""
+    env = make_environment(env_id, rendered=episode.no_frames is None)
+    draws = np.random.default_rng(seed)
+    spent = 0.0
+    with closing(env):
+        observation, _ = env.reset(seed=seed)
+        _check_shape(insight, observation, env_id)
+        for step in range(LONGEST):
+            begun, frame = time.perf_counter(), None
+            if spent <= _SECONDS_A_STEP * step:
+                frame = _frame(episode, env)
+                # The first one also opens the drawing context
+                spent += time.perf_counter() - begun if step else 0.0
+            (mean,), (std,) = insight.act(np.asarray(observation)[None])
+            action = mean + std * draws.standard_normal(len(mean)) if noise else mean
+            following, reward, terminated, truncated, _ = env.step(insight.to_environment(action))
+            with episode.lock:
+                episode.observations.append(np.asarray(observation, dtype=np.float32))
+                episode.actions.append(action.astype(np.float32))
+                if frame is not None:
+                    episode.frames[step] = frame
+                episode.rewards.append(float(reward))
+            progress((step + 1) / LONGEST)
+            if terminated or truncated:
+                episode.ended = "terminated" if terminated else "truncated by the time limit"
+                return
+            observation = following
+    episode.ended = f"cut after {LONGEST} steps"
+
+
+def _frame(episode: Episode, env: Any) -> bytes | None:
+    if episode.no_frames is not None:
+        return None
+    try:
+        return picture(env)
+    except ImelError as error:
+        episode.no_frames = str(error)
+        return None
+
+
+def _check_shape(insight: Insight, observation: Any, env_id: str) -> None:
+    expected = (insight.state_dim,)
+    if np.shape(observation) != expected:
+        raise ImelError(
+            f"the model was not made for {env_id}: it observes {expected}, "
+            f"not {np.shape(observation)}"
+        )
+
+
+def evaluate(
+    insight: Insight, env_id: str, seeds: range, progress: Callable[[float], None]
+) -> list[float]:
+    """The returns of episodes played side by side with the mean action, one for each seed."""
+    envs = [make_environment(env_id, rendered=False) for _ in seeds]
+    try:
+        states = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)]
+        _check_shape(insight, states[0], env_id)
+        returns = [0.0] * len(envs)
+        playing = list(range(len(envs)))
+        for step in range(10 * LONGEST):
+            means, _ = insight.act(np.array([states[i] for i in playing]))
+            going_on = []
+            for i, mean in zip(playing, means, strict=True):
+                action = insight.to_environment(mean)
+                states[i], reward, terminated, truncated, _ = envs[i].step(action)
+                returns[i] += float(reward)
+                if not (terminated or truncated):
+                    going_on.append(i)
+            playing = going_on
+            limit = envs[0].spec.max_episode_steps if envs[0].spec else None
+            progress(max(1 - len(playing) / len(envs), (step + 1) / (limit or 10 * LONGEST)))
+            if not playing:
+                break
+        return returns
+    finally:
+        for env in envs:
+            env.close()

@@ -1,0 +1,152 @@
+"""What is refused before it reaches the explorer: foreign pages, odd paths, too large requests.
+
+A page on the web may send requests to this machine, and may point a name of its own at it (DNS
+rebinding). So the Host must be one the server was started for, the Origin its own, and whatever
+changes or starts something must carry a header that no foreign form can send.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+OWN_HEADER = "x-imel-explorer"
+"""Sent by the page with every POST; a foreign page could not without being asked first."""
+LARGEST_BODY = 4 << 20
+LONGEST_QUERY = 2048
+_PATH = re.compile(r"/[A-Za-z0-9_./-]{0,200}")
+
+# regl compiles its draw calls from text, hence 'unsafe-eval'; scripts come from this server alone.
+# Its spatial index is built in a worker made from a blob.
+CONTENT_SECURITY_POLICY = "; ".join(
+    [
+        "default-src 'none'",
+        "script-src 'self' 'unsafe-eval'",
+        "worker-src blob:",
+        "style-src 'self'",
+        "img-src 'self' blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+)
+_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class RefusedError(Exception):
+    """A request that goes no further."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class Guard:
+    """Stands before the application."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(host.lower() for host in hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, hand it on with its body read, and mark the answer."""
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no websocket is ever accepted
+
+        async def marked(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                extra = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", []), *extra]}
+            await send(message)
+
+        try:
+            self._check(scope)
+            body = await _read(receive)
+        except RefusedError as refused:
+            await _refuse(marked, refused)
+            return
+
+        sent = False
+
+        async def replay() -> Message:
+            nonlocal sent
+            if sent:
+                return await receive()
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, replay, marked)
+
+    def _check(self, scope: Scope) -> None:
+        headers = _single_headers(scope)
+        host = headers.get("host", "").lower()
+        if host not in self._hosts:
+            raise RefusedError(403, "this server does not answer to that Host")
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() != f"http://{host}":
+            raise RefusedError(403, "requests from other origins are refused")
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            raise RefusedError(403, "requests from other sites are refused")
+        raw = scope.get("raw_path") or scope["path"].encode()
+        path = raw.decode("latin-1").partition("?")[0]
+        if not _PATH.fullmatch(path) or "//" in path or ".." in path:
+            raise RefusedError(400, "there is no such path")
+        if len(scope["query_string"]) > LONGEST_QUERY:
+            raise RefusedError(400, f"a query has at most {LONGEST_QUERY} bytes")
+        if scope["method"] == "POST":
+            if OWN_HEADER not in headers:
+                raise RefusedError(403, f"a POST needs the header {OWN_HEADER}")
+            if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+                raise RefusedError(400, "the body of a POST is JSON, and says so")
+        elif scope["method"] not in ("GET", "HEAD"):
+            raise RefusedError(400, "only GET and POST are answered")
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > LARGEST_BODY:
+            raise RefusedError(400, f"a body has at most {LARGEST_BODY} bytes")
+
+
+def _single_headers(scope: Scope) -> dict[str, str]:
+    """The headers; one that decides something must not come twice."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key = name.decode("latin-1").lower()
+        if key in found and key in ("host", "origin", "content-length", "content-type"):
+            raise RefusedError(400, f"the header {key} came twice")
+        found[key] = value.decode("latin-1")
+    return found
+
+
+async def _read(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise RefusedError(400, "the request ended before its body")
+        body += message.get("body", b"")
+        if len(body) > LARGEST_BODY:
+            raise RefusedError(400, f"a body has at most {LARGEST_BODY} bytes")
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def _refuse(send: Any, refused: RefusedError) -> None:
+    content = json.dumps({"error": str(refused)}).encode()
+    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

@@ -1,0 +1,148 @@
+"""What the explorer asks of a policy; the only place where it looks inside one.
+
+An `Insight` is a policy seen as memories with shares in its answers. Rows are those of the memory
+as it was loaded: they keep their numbers when some of them are left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imel.errors import ImelError
+from imel.interpolators.base import Weighted, effective_neighbours
+from imel.interpolators.mki import MeanKernelInterpolation
+from imel.policy import Acting, ImelPolicy
+
+Array = NDArray[Any]
+
+_WEIGHTS_AT_ONCE = 1 << 23
+"""Shares held in memory while many states are answered: 32 MiB of float32."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The policy's mean and sigma at one state, and every memory's share in the mean."""
+
+    mean: Array  # [d_a]
+    std: Array  # [d_a]
+    weights: Array | None  # [N], or None where memories have no shares
+    anchor: Array | None  # [d_a] the same average over what the memories did, before improvement
+    exact: bool
+    """Whether the mean *is* the weighted sum of the memories' improved means."""
+    effective_neighbours: float | None
+
+
+class Insight:
+    """A policy with all of its memory, or with some of it left out."""
+
+    def __init__(self, policy: ImelPolicy, forgotten: Array | None = None) -> None:
+        self.policy = policy
+        self.rows = len(policy.memory)
+        self.forgotten = np.zeros(self.rows, dtype=bool) if forgotten is None else forgotten
+        if self.rows and self.forgotten.all():
+            raise ImelError("at least one memory has to be left")
+        self._kept: Tensor | None = None
+        if forgotten is not None:
+            self._kept = torch.as_tensor(np.flatnonzero(~forgotten), device=policy.device)
+        self._acting = policy.acting if self._kept is None else self._reduced(self._kept)
+
+    def require_memories(self) -> None:
+        """Refuse to be asked about an empty memory."""
+        if not self.rows:
+            raise ImelError("the model remembers nothing yet: it has not been trained")
+
+    def without(self, rows: Array) -> Insight:
+        """The same policy, had it never known some more of its memories."""
+        forgotten = self.forgotten.copy()
+        forgotten[rows] = True
+        return Insight(self.policy, forgotten)
+
+    def column(self, name: str) -> Array:
+        """A column of the memory, all rows of it."""
+        return self.policy.memory.column(name).cpu().numpy()
+
+    def normalised(self, states: Array) -> Array:
+        """States in units of their running deviation."""  # [n, d_s]
+        with torch.no_grad():
+            normalised: Tensor = self.policy.normaliser(self._tensor(states))
+        return normalised.cpu().numpy()
+
+    def features(self, states: Array) -> Array | None:
+        """z of raw states in the learned kernel, or None where there is no such kernel."""
+        model = self.policy.interpolator
+        if not isinstance(model, MeanKernelInterpolation):
+            return None
+        with torch.no_grad():
+            return model.features(self.policy.normaliser(self._tensor(states))).cpu().numpy()
+
+    @property
+    def name(self) -> str:
+        """The kind of policy."""
+        return type(self.policy).__name__
+
+    @property
+    def state_dim(self) -> int:
+        """d_s."""
+        return self.policy.normaliser.mean.numel()
+
+    @property
+    def action_dim(self) -> int:
+        """d_a."""
+        return self.policy.std.numel()
+
+    @property
+    def has_features(self) -> bool:
+        """Whether it learned a kernel."""
+        return isinstance(self.policy.interpolator, MeanKernelInterpolation)
+
+    def to_environment(self, action: Array) -> Array:
+        """Policy units to the environment's, clipped to its bounds."""
+        return self.policy.to_environment(action)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether each memory has a share in every answer."""
+        return isinstance(self._acting.interpolate, Weighted)
+
+    def act(self, states: Array) -> tuple[Array, Array]:
+        """mu and sigma at many raw states."""  # [T, d_s] -> [T, d_a], [T, d_a]
+        size = max(1, _WEIGHTS_AT_ONCE // max(1, self.rows))
+        parts = []
+        with torch.no_grad():
+            for start in range(0, len(states), size):
+                mean, std = self._acting(self._tensor(states[start : start + size]))
+                parts.append((mean.cpu().numpy(), std.cpu().numpy()))
+        means, stds = zip(*parts, strict=True)
+        return np.concatenate(means), np.concatenate(stds)
+
+    def answer(self, state: Array) -> Answer:
+        """The mean at one state and where it comes from."""
+        with torch.no_grad():
+            states = self._tensor(state)[None]
+            mean, std = (part[0].cpu().numpy() for part in self._acting(states))
+            interpolate = self._acting.interpolate
+            if not isinstance(interpolate, Weighted):
+                return Answer(mean, std, None, None, False, None)
+            shares = interpolate.weights(self.policy.normaliser(states))  # [1, kept]
+            neighbours = float(effective_neighbours(shares))
+            means = self.policy.memory.column("means")
+            anchor = shares[0] @ (means if self._kept is None else means[self._kept])
+        weights = np.zeros(self.rows, dtype=np.float32)
+        weights[~self.forgotten] = shares[0].cpu().numpy()
+        return Answer(mean, std, weights, anchor.cpu().numpy(), interpolate.exact, neighbours)
+
+    def _reduced(self, kept: Tensor) -> Acting:
+        policy = self.policy
+        with torch.no_grad():
+            conditioned = policy.interpolator.condition(policy.context().rows(kept))
+        std = None if policy.own_std else policy.std
+        return Acting(policy.normaliser.frozen(), conditioned, std, policy.min_std)
+
+    def _tensor(self, states: Array) -> Tensor:
+        return torch.as_tensor(np.asarray(states, dtype=np.float32), device=self.policy.device)

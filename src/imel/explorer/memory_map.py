@@ -1,0 +1,152 @@
+"""The map: memories as points in a plane, and the quantity that colours them.
+
+A `Plane` takes raw states to the plane, so that memories of another checkpoint, the steps of an
+episode and the state at hand are drawn in the same coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imel.errors import ImelError
+from imel.explorer.insight import Insight
+
+Array = NDArray[Any]
+Projection = Literal["features", "states", "dimensions"]
+Colour = Literal["advantage", "age", "return", "reward", "action", "improved"]
+
+_INSIDE = 0.9
+"""The memories fill this part of the map's [-1, 1] square."""
+_SAMPLE = 20_000
+"""Memories from which principal components are computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """How raw states become points of the map."""
+
+    labels: tuple[str, str]
+    _space: Callable[[Array], Array]  # raw states [n, d_s] -> the space the plane lies in
+    _origin: Array  # [d]
+    _directions: Array  # [2, d]
+    _centre: Array  # [2]
+    _scale: Array  # [2]
+
+    def points(self, states: Array) -> Array:
+        """Where raw states lie, nearly all memories it was made from within [-1, 1]."""  # [n, 2]
+        along = (self._space(states) - self._origin) @ self._directions.T
+        return ((along - self._centre) * self._scale).astype(np.float32)
+
+
+def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1) -> Plane:
+    """The plane of a checkpoint's memories; x and y choose two dimensions of the state."""
+    insight.require_memories()
+    states = insight.column("states")
+    space = _space(insight, projection)
+    coordinates = space(states).astype(np.float64)
+    width = coordinates.shape[1]
+    if projection == "dimensions":
+        for dimension in (x, y):
+            if not 0 <= dimension < width:
+                raise ImelError(f"the state has dimensions 0 to {width - 1}, not {dimension}")
+        origin, directions = np.zeros(width), np.eye(width)[[x, y]]
+        labels = (f"state {x}", f"state {y}")
+    else:
+        origin, directions, shares = _principal(coordinates)
+        name = "z" if projection == "features" else "state"
+        first, second = (f"{name} component {i + 1} ({shares[i]:.0%})" for i in range(2))
+        labels = (first, second)
+    along = (coordinates - origin) @ directions.T
+    low, high = np.percentile(along, [0.2, 99.8], axis=0)  # a few strays may lie further out
+    scale = 2.0 * _INSIDE / np.maximum(high - low, 1e-9)
+    return Plane(labels, space, origin, directions, (low + high) / 2, scale)
+
+
+def _space(insight: Insight, projection: Projection) -> Callable[[Array], Array]:
+    if projection == "dimensions":
+        return lambda states: states
+    if projection == "states":
+        return insight.normalised
+
+    def features(states: Array) -> Array:
+        found = insight.features(states)
+        if found is None:
+            raise ImelError("this policy has no learned features; choose another projection")
+        return found
+
+    return features
+
+
+def _principal(coordinates: Array) -> tuple[Array, Array, Array]:
+    """Origin, the two directions of largest variance, and their shares of it."""
+    every = max(1, len(coordinates) // _SAMPLE)
+    origin = coordinates.mean(axis=0)
+    centred = coordinates[::every] - origin
+    values, vectors = np.linalg.eigh(centred.T @ centred)
+    directions, shares = np.zeros((2, len(origin))), np.zeros(2)
+    for i in range(min(2, len(values))):
+        direction = vectors[:, -1 - i]
+        # An eigenvector's sign is arbitrary: fixed, the same run always gives the same map
+        directions[i] = direction * np.sign(direction[np.abs(direction).argmax()])
+        shares[i] = values[-1 - i] / max(values.sum(), 1e-12)
+    return origin, directions, shares
+
+
+@dataclass(frozen=True)
+class Colouring:
+    """A quantity of every memory, as the map's colour."""
+
+    label: str
+    values: Array  # [N] in [0, 1], where 0.5 is zero if it diverges
+    low: float
+    high: float
+    diverging: bool
+
+
+def colouring(insight: Insight, frame: Insight, by: Colour, dimension: int = 0) -> Colouring:
+    """The colour of each memory, on the scale of the frame's memories.
+
+    The outermost percent at either end share the end's colour.
+    """
+    for each in (insight, frame):
+        each.require_memories()
+    values, label = _quantity(insight, by, dimension)
+    diverging = by in ("advantage", "action", "improved")
+    low, high = np.percentile(_quantity(frame, by, dimension)[0], [1.0, 99.0])
+    if diverging:
+        high = max(abs(low), abs(high))
+        low = -high
+    span = high - low if high > low else 1.0
+    scaled = np.clip((values - low) / span, 0.0, 1.0).astype(np.float32)
+    return Colouring(label, scaled, float(low), float(high), diverging)
+
+
+def _quantity(insight: Insight, by: Colour, dimension: int) -> tuple[Array, str]:
+    if by == "advantage":
+        return insight.column("advantages"), "advantage"
+    if by == "reward":
+        return insight.column("rewards"), "reward of the step"
+    if by == "age":
+        return insight.column("iterations").astype(np.float64), "iteration that made it"
+    if by == "return":
+        return episode_returns(insight), "return of its episode, as far as remembered"
+    actions = insight.column("actions" if by == "action" else "improved_means")
+    if not 0 <= dimension < actions.shape[1]:
+        raise ImelError(f"actions have dimensions 0 to {actions.shape[1] - 1}, not {dimension}")
+    name = "action taken" if by == "action" else "improved mean μ*"
+    return actions[:, dimension], name if actions.shape[
+        1
+    ] == 1 else f"{name}, dimension {dimension}"
+
+
+def episode_returns(insight: Insight) -> Array:
+    """For each memory the sum of rewards over those steps of its episode that are remembered."""
+    _, member = np.unique(insight.column("episodes"), return_inverse=True)
+    totals = np.bincount(member, weights=insight.column("rewards"))
+    returned: Array = totals[member]
+    return returned

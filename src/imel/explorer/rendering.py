@@ -1,0 +1,110 @@
+"""Pictures of an environment: as it is while it is played, and as it was in a remembered state."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from imel.errors import ImelError
+
+Array = NDArray[Any]
+Environment = gymnasium.Env[Any, Any]
+
+
+class UnclearStateError(ImelError):
+    """This observation, unlike others of its environment, is none it could be put into."""
+
+
+_QUALITY = 82
+_LARGEST, _DRAWN = 640, 360
+"""Pixels of a picture's longer side, and of one that MuJoCo draws."""
+_HINT = "MuJoCo needs a display, or MUJOCO_GL=egl or osmesa"
+
+
+def make_environment(env_id: str, rendered: bool) -> Environment:
+    """One copy of an environment; whatever keeps it from being made is said in one line."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what matters among them becomes an error
+            options = {"render_mode": "rgb_array", **_drawing_options(env_id)} if rendered else {}
+            return gymnasium.make(env_id, **options)
+    except Exception as error:  # a missing package, a driver, the environment's own code
+        raise ImelError(f"cannot make environment '{env_id}': {_reason(error)}") from None
+
+
+def _drawing_options(env_id: str) -> dict[str, Any]:
+    """MuJoCo is told to follow what moves, where a model has a camera for it.
+
+    It draws no larger than is shown: without a GPU that saves half the time.
+    """
+    spec = gymnasium.registry.get(env_id)
+    entry = None if spec is None else spec.entry_point
+    mujoco = isinstance(entry, str) and entry.startswith("gymnasium.envs.mujoco")
+    return {"width": _DRAWN, "height": _DRAWN, "camera_name": "track"} if mujoco else {}
+
+
+def picture(env: Environment) -> bytes:
+    """What the environment looks like now, as a JPEG file."""
+    try:
+        pixels = env.render()
+    except Exception as error:  # whatever a driver or a renderer may raise
+        missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
+        reason = str(error) if missing else f"{_reason(error)} ({_HINT})"
+        raise ImelError(f"no pictures: {reason}") from None
+    if not isinstance(pixels, np.ndarray):
+        raise ImelError("no pictures: the environment draws no rgb arrays")
+    image = Image.fromarray(pixels.astype(np.uint8))
+    image.thumbnail((_LARGEST, _LARGEST))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=_QUALITY)
+    return file.getvalue()
+
+
+def pose(env: Environment, observation: Array) -> None:
+    """Put an environment into the state behind an observation, where that can be done.
+
+    It is checked by the environment itself: what it would observe there must be the observation.
+    """
+    inner: Any = env.unwrapped
+    name = type(inner).__name__
+    if name == "PendulumEnv":
+        inner.state = np.array([np.arctan2(observation[1], observation[0]), observation[2]])
+        inner.last_u = None
+        observed = inner._get_obs()
+    elif name in ("Continuous_MountainCarEnv", "InvertedPendulumEnv") or _is_locomotion(inner):
+        observed = _set_state(inner, np.asarray(observation, dtype=np.float64))
+    else:
+        raise ImelError(f"{name} cannot be put into a remembered state")
+    visible = observed[: len(observation)]
+    if not np.allclose(visible, observation[: len(visible)], rtol=1e-3, atol=1e-3):
+        raise UnclearStateError("the observation does not determine what is to be drawn")
+
+
+def _is_locomotion(inner: Any) -> bool:
+    """MuJoCo tasks that observe all joints but where on the ground they stand."""
+    structure = getattr(inner, "observation_structure", {})
+    return "skipped_qpos" in structure and "qvel" in structure
+
+
+def _set_state(inner: Any, observation: Array) -> Array:
+    """Set what was observed; the part of it that the picture shows, as observed afterwards."""
+    if not hasattr(inner, "set_state"):
+        inner.state = observation
+        return observation
+    skipped = getattr(inner, "observation_structure", {}).get("skipped_qpos", 0)
+    positions = inner.model.nq - skipped
+    place = inner.init_qpos.copy()
+    place[skipped:] = observation[:positions]
+    inner.set_state(place, observation[positions : positions + inner.model.nv])
+    observed: Array = inner._get_obs()
+    return observed[:positions]
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

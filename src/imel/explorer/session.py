@@ -1,0 +1,224 @@
+"""All that a page may ask about: models of the run, edited copies of them, episodes, pictures.
+
+Nothing is ever changed: forgetting makes a new copy with a name of its own, so undoing it is
+asking for the old name again. What has not been used for long is dropped, files are never written.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imel.errors import ImelError
+from imel.explorer.episodes import Episode, evaluate, record, remembered
+from imel.explorer.insight import Insight
+from imel.explorer.jobs import Job, Jobs
+from imel.explorer.memory_map import Plane, Projection, make_plane
+from imel.explorer.rendering import (
+    Environment,
+    UnclearStateError,
+    make_environment,
+    picture,
+    pose,
+)
+from imel.explorer.run_files import RunFiles
+from imel.policy import ImelPolicy
+
+Array = NDArray[Any]
+Value = TypeVar("Value")
+
+EVALUATION_SEED = 10_000
+_KEY = re.compile(r"m(\d{1,4})(e\d{1,6})?")
+
+
+class Recent(OrderedDict[Any, Value]):
+    """A table that keeps what was used last, made when it is first asked for."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size = size
+        self._lock = threading.RLock()
+
+    def obtain(self, key: Any, make: Callable[[], Value]) -> Value:
+        """The value under a key."""
+        with self._lock:
+            if key not in self:
+                self[key] = make()
+            self.move_to_end(key)
+            while len(self) > self._size:
+                self.popitem(last=False)
+            return self[key]
+
+
+class Session:
+    """A run that is being explored."""
+
+    def __init__(self, run: RunFiles) -> None:
+        self.run = run
+        self.jobs = Jobs()
+        self._insights: Recent[Insight] = Recent(8)
+        self._forgotten: Recent[Array] = Recent(256)
+        self._planes: Recent[Plane] = Recent(32)
+        self._points: Recent[Array] = Recent(8)
+        self._episodes: Recent[Episode] = Recent(8)
+        self._returns: Recent[list[float]] = Recent(256)
+        self._pictures: Recent[bytes] = Recent(1024)
+        self._numbers = itertools.count(1)
+        # Drawing contexts belong to a thread: one thread draws all remembered states
+        self._painter = ThreadPoolExecutor(1, thread_name_prefix="painter")
+        self._posed: Environment | None = None
+        self._cannot_pose: str | None = None
+
+    def close(self) -> None:
+        """End what is under way."""
+        self.jobs.close()
+        self._painter.shutdown(wait=True, cancel_futures=True)
+
+    def prepare(self) -> Insight:
+        """Open the newest model and compute its map, so that the first page need not wait."""
+        key = f"m{len(self.run.models) - 1}"
+        insight = self.insight(key)
+        if insight.rows:
+            self.points(key, key, "features" if insight.has_features else "states", 0, 1)
+        return insight
+
+    # --- models ---
+
+    def insight(self, key: str) -> Insight:
+        """The model behind a key: `m3` is the fourth file, `m3e1` that without some memories."""
+        match = _KEY.fullmatch(key)
+        if match is None or int(match[1]) >= len(self.run.models):
+            raise ImelError(f"there is no model '{key[:16]}'")
+        if match[2] is None:
+            return self._insights.obtain(key, lambda: self._load(int(match[1])))
+        forgotten = self._forgotten.get(key)
+        if forgotten is None:
+            raise ImelError(f"the edited model '{key}' is no longer kept; undo, and edit again")
+        whole = self.insight(f"m{match[1]}")
+        return self._insights.obtain(key, lambda: whole.without(forgotten))
+
+    def _load(self, number: int) -> Insight:
+        stored = self.run.models[number]
+        if stored.problem is not None:
+            raise ImelError(stored.problem)
+        return Insight(ImelPolicy.load(str(stored.path)))
+
+    def forget(self, key: str, rows: list[int]) -> str:
+        """The key of a copy that has never known some rows."""
+        insight = self.insight(key)
+        chosen = np.unique(np.asarray(rows, dtype=np.int64))
+        if not len(chosen) or chosen[0] < 0 or chosen[-1] >= insight.rows:
+            raise ImelError(f"rows are numbers from 0 to {insight.rows - 1}, at least one of them")
+        reduced = insight.without(chosen)
+        name = f"{key.partition('e')[0]}e{next(self._numbers)}"
+        self._forgotten.obtain(name, lambda: reduced.forgotten)
+        self._insights.obtain(name, lambda: reduced)
+        return name
+
+    def plane(self, key: str, projection: Projection, x: int, y: int) -> Plane:
+        """The map's plane; that of an edited model is the whole one's."""
+        whole = key.partition("e")[0]
+        make = lambda: make_plane(self.insight(whole), projection, x, y)  # noqa: E731
+        pair = (x, y) if projection == "dimensions" else None
+        return self._planes.obtain((whole, projection, pair), make)
+
+    def points(self, key: str, frame: str, projection: Projection, x: int, y: int) -> Array:
+        """Where a model's memories lie in the plane of the same or another one."""  # [N, 2]
+        whole = key.partition("e")[0]
+        plane = self.plane(frame, projection, x, y)
+        make = lambda: plane.points(self.insight(whole).column("states"))  # noqa: E731
+        return self._points.obtain((whole, plane), make)
+
+    # --- episodes ---
+
+    def episode(self, name: str) -> Episode:
+        """An episode by its name."""
+        found = self._episodes.get(name)
+        if found is None:
+            raise ImelError(f"the episode '{name[:16]}' is not there, or no longer kept")
+        return found
+
+    def remember(self, key: str, number: int) -> str:
+        """The name of a remembered episode."""
+        return self._keep(remembered(self.insight(key), number))
+
+    def play(self, key: str, seed: int, noise: bool) -> tuple[str, str]:
+        """Begin to record an episode; its name and that of the job."""
+        env, insight = self._environment(), self._playable(key)
+        episode = Episode(title=f"{'sampled' if noise else 'mean'} actions, seed {seed}")
+
+        def work(job: Job) -> None:
+            try:
+                record(episode, insight, env, seed, noise, job.advance)
+            finally:
+                episode.ended = episode.ended or "stopped"
+
+        return self._keep(episode), self.jobs.start(work)
+
+    def evaluate(self, key: str, episodes: int) -> str:
+        """Begin to play the evaluation's episodes; the job, whose result are their returns."""
+        env, insight = self._environment(), self._playable(key)
+        known = self._returns.get((key, episodes))
+
+        def work(job: Job) -> dict[str, Any]:
+            seeds = range(EVALUATION_SEED, EVALUATION_SEED + episodes)
+            returns = known or evaluate(insight, env, seeds, job.advance)
+            self._returns.obtain((key, episodes), lambda: returns)
+            return {
+                "returns": returns,
+                "mean": float(np.mean(returns)),
+                "std": float(np.std(returns)),
+            }
+
+        return self.jobs.start(work)
+
+    def _keep(self, episode: Episode) -> str:
+        name = f"p{next(self._numbers)}"
+        self._episodes.obtain(name, lambda: episode)
+        return name
+
+    def _playable(self, key: str) -> Insight:
+        insight = self.insight(key)
+        insight.require_memories()
+        return insight
+
+    def _environment(self) -> str:
+        if self.run.env is None:
+            raise ImelError("the environment is not known: start the explorer with --env")
+        return self.run.env
+
+    # --- pictures ---
+
+    def picture_of(self, key: str, row: int) -> bytes:
+        """The environment in a remembered state."""
+        states = self.insight(key).column("states")
+        if not 0 <= row < len(states):
+            raise ImelError(f"there is no memory {row}")
+        number = int(key[1:].partition("e")[0])
+        return self._pictures.obtain((number, row), lambda: self._painted(states[row]))
+
+    def _painted(self, state: Array) -> bytes:
+        if self._cannot_pose is not None:
+            raise ImelError(self._cannot_pose)
+        return self._painter.submit(self._paint, state).result()
+
+    def _paint(self, state: Array) -> bytes:
+        try:
+            if self._posed is None:
+                self._posed = make_environment(self._environment(), rendered=True)
+                self._posed.reset(seed=0)
+            pose(self._posed, state)
+            return picture(self._posed)
+        except UnclearStateError:
+            raise
+        except ImelError as error:
+            self._cannot_pose = str(error)
+            raise

@@ -1,0 +1,1 @@
+"""Tests of `imel explore`: its answers, what it refuses, its page."""
