@@ -9,7 +9,7 @@ import inspect
 import time
 import warnings
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, overload
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from imel.errors import (
     nearest_name,
 )
 from imel.experience import Rollout, flatten_time
-from imel.explain import Explanation, explain
+from imel.explain import Explanation, Many, One, Rows, explain
 from imel.improvement import improved_means, improved_stds, mean_kl, next_std, step_size
 from imel.normaliser import ReturnScale
 from imel.policy import POLICIES, ImelPolicy, check_spaces
@@ -401,9 +401,30 @@ class IMeL(SavedAlgorithm):
             record("rollout/success_rate", safe_mean(self.ep_success_buffer))
         self.logger.dump(step=self.num_timesteps)
 
-    def explain(self, observation: NDArray[Any]) -> Explanation:
-        """Why this action: the memories behind the policy's mean at one observation."""
-        return explain(self.policy, observation)
+    @overload
+    def explain(
+        self, observation: One, without: Rows | None = None, without_episodes: Rows | None = None
+    ) -> Explanation: ...
+
+    @overload
+    def explain(
+        self, observation: Many, without: Rows | None = None, without_episodes: Rows | None = None
+    ) -> list[Explanation]: ...
+
+    def explain(
+        self,
+        observation: NDArray[Any],
+        without: Rows | None = None,
+        without_episodes: Rows | None = None,
+    ) -> Explanation | list[Explanation]:
+        """Why this action: the memories behind the policy's mean at one or several observations.
+
+        :param without: rows of the memory, or a mask, that the policy is to do without
+        :param without_episodes: episodes that it is to do without
+        """
+        found: Explanation | list[Explanation]
+        found = explain(self.policy, observation, without, without_episodes)
+        return found
 
     # --- environments ---
 
