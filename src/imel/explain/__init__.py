@@ -87,11 +87,12 @@ def explain(
 
 def _explain(policy: ImelPolicy, numbers: NDArray[Any], state: Tensor) -> Explanation:
     """`numbers` are those of the memory's rows before some were left out."""
-    memory, familiarity = policy.memory, familiarity_of(policy)
+    memory = policy.memory
     mean = policy.act(state)[0][0]
     influence = influence_at(policy, policy.normaliser(state))
     if influence.kind == "none":
-        order = familiarity.distances(state)[0].argsort(stable=True)
+        nearness = torch.cdist(policy.normaliser(state), policy.context().states)[0]
+        order = nearness.argsort(stable=True)
     else:
         order = influence.weights.abs().argsort(descending=True, stable=True)
 
@@ -102,7 +103,7 @@ def _explain(policy: ImelPolicy, numbers: NDArray[Any], state: Tensor) -> Explan
         observation=state[0].cpu().numpy(),
         mean=mean.cpu().numpy(),
         kind=influence.kind,
-        familiarity=float(familiarity(state)[0]),
+        familiarity=float(familiarity_of(policy)(state)[0]),
         effective_neighbours=influence.effective_neighbours,
         weights=array(influence.weights),
         contributions=array(influence.contributions),

@@ -18,6 +18,8 @@ _NEIGHBOURS = 5
 """A distance to memory is the mean over this many nearest ones: one alone may be a stray."""
 _COMPARED = 512
 """Memories whose own distances a state's is compared with."""
+_SEARCHED = 1 << 15
+"""Memories among which the nearest are searched: a sample of them, if there are more."""
 _AT_ONCE = 1 << 22
 """Distances held at a time: 16 MiB of float32."""
 
@@ -34,12 +36,12 @@ class Familiarity:
         memory, generator = policy.memory, torch.Generator().manual_seed(0)
         # Not the policy itself: it holds what is conditioned, which the cache must not keep alive
         self._interpolator, self._normalise = policy.interpolator, policy.normaliser.frozen()
-        self._episodes = memory.column("episodes").clone()
-        self._keys = self._space(memory.column("states"))  # [N, d]
+        some = torch.randperm(len(memory), generator=generator)[:_SEARCHED].to(policy.device)
+        self._episodes = memory.column("episodes")[some]
+        self._keys = self._space(memory.column("states")[some])  # [N, d]
         _, sizes = torch.unique(self._episodes, return_counts=True)
         self._neighbours = min(_NEIGHBOURS, len(self._keys) - int(sizes.max()))
-        compared = torch.randperm(len(self._keys), generator=generator)[:_COMPARED]
-        self._reference = self._leave_one_out(compared.to(self._keys.device))  # [R] ascending
+        self._reference = self._leave_one_out()  # [R] ascending
 
     def __call__(self, states: Tensor) -> NDArray[Any]:
         """The share of memories at least as far from other episodes as each raw state."""  # [T]
@@ -49,10 +51,6 @@ class Familiarity:
         nearer = torch.searchsorted(self._reference, near)
         scores: NDArray[Any] = 1.0 - nearer.cpu().numpy() / len(self._reference)
         return scores
-
-    def distances(self, states: Tensor) -> Tensor:
-        """From each raw state to each memory."""  # [T, N]
-        return torch.cdist(self._space(states), self._keys)
 
     def _space(self, states: Tensor) -> Tensor:
         normalised, model = self._normalise(states), self._interpolator
@@ -72,11 +70,12 @@ class Familiarity:
             distances.masked_fill_(own[:, None] == self._episodes, torch.inf)
         return distances.topk(self._neighbours, dim=1, largest=False, sorted=False).values.mean(1)
 
-    def _leave_one_out(self, rows: Tensor) -> Tensor | None:
+    def _leave_one_out(self) -> Tensor | None:
         if self._neighbours < 1:
             return None
+        compared = torch.arange(min(_COMPARED, len(self._keys)), device=self._keys.device)
         keys, episodes = self._keys, self._episodes
-        parts = [self._nearest(keys[part], episodes[part]) for part in self._parts(rows)]
+        parts = [self._nearest(keys[part], episodes[part]) for part in self._parts(compared)]
         return torch.cat(parts).sort().values
 
 
