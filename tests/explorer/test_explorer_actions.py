@@ -15,6 +15,7 @@ from PIL import Image
 from explorer.conftest import Page, train
 from explorer.drawn import STEPS, DrawnEnv
 from imel.cli.explore import find_files
+from imel.explain import explain
 from imel.explorer.episodes import Episode, record
 from imel.explorer.insight import Insight
 from imel.explorer.session import EVALUATION_SEED, Session
@@ -35,10 +36,12 @@ def kernel_average(insight: Insight, state: np.ndarray, kept: np.ndarray) -> np.
     return result
 
 
-def test_the_weights_times_the_improved_means_are_the_action(session: Session) -> None:
+def test_what_the_memories_add_is_the_action(session: Session) -> None:
     insight = session.prepare()
     answer = insight.answer(STATE)
     assert answer.exact
+    assert answer.contributions is not None
+    np.testing.assert_allclose(answer.contributions.sum(axis=0), answer.mean, atol=1e-5)
     assert answer.weights is not None
     assert answer.anchor is not None
     improved, means = insight.column("improved_means"), insight.column("means")
@@ -93,6 +96,10 @@ def test_a_step_lists_the_memories_behind_it_the_largest_share_first(page: Page)
     first = document["memories"][0]
     assert first["row"] == rows[0]
     np.testing.assert_allclose(first["improved"], insight.column("improved_means")[rows[0]])
+    assert answer.contributions is not None
+    np.testing.assert_allclose(first["adds"], answer.contributions[rows[0]])
+    expected = explain(insight.policy, state).familiarity
+    assert document["familiarity"] == pytest.approx(expected)
     assert first["episode"] == insight.column("episodes")[rows[0]]
     plane = page.session.plane(page.newest, "states", 0, 1)
     np.testing.assert_allclose(document["position"], plane.points(state[None])[0], atol=1e-6)
