@@ -35,6 +35,7 @@ def prepare_drawing() -> None:
 
     To be called before the first of them is made.
     """
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
     if sys.platform != "linux" or display:
         return
@@ -77,7 +78,9 @@ def picture(env: Environment) -> bytes:
 def pixels_of(env: Environment) -> Array:
     """What the environment looks like now."""  # [height, width, 3]
     try:
-        pixels = env.render()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries that are imported by the first picture
+            pixels = env.render()
     except Exception as error:  # whatever a driver or a renderer may raise
         missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
         reason = str(error) if missing else f"{_reason(error)} ({_HINT})"

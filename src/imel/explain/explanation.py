@@ -19,7 +19,7 @@ Kind = Literal["sum", "attention", "sensitivity", "none"]
 `none`: memories take no part in the answer (the regressor); they are in order of distance.
 """
 
-_SHOWN = 8
+_SHOWN, _WIDTHS = 8, (7, 7, 5, 9)
 _CONNECTION: dict[Kind, str] = {
     "sum": "is the sum of what {count:,} memories add, and rests on about {about} of them",
     "attention": "comes from a network whose attention rests on about {about} of {count:,} "
@@ -73,6 +73,12 @@ class Explanation:
         """Whether the contributions are the computation itself: their sum is the mean."""
         return self.kind == "sum"
 
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What the cells of the table are."""
+        change = "mu -> mu*  (what it adds)" if self.exact else "mu -> mu*"
+        return ("share", "episode", "step", "advantage", change)
+
     def sentence(self) -> str:
         """Where the mean comes from, in words."""
         about = f"{self.effective_neighbours:.{0 if self.effective_neighbours >= 10 else 1}f}"
@@ -94,24 +100,30 @@ class Explanation:
         )
 
     def __str__(self) -> str:
-        header = f"{'share':>7}  {'episode':>7}  {'step':>5}  {'advantage':>9}  mu -> mu*  (adds)"
-        lines = [self.sentence(), self.familiarity_sentence(), header]
-        lines += ["  ".join(cells) for cells in self.table(_SHOWN)]
+        lines = [self.sentence(), self.familiarity_sentence(), self.as_text_table(_SHOWN)]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
         return f"<Explanation: {self.sentence()}>"
 
-    def table(self, count: int) -> list[tuple[str, str, str, str, str]]:
-        """The first rows in words: weight, episode, step, advantage, the step made and its part."""
+    def as_text_table(self, count: int) -> str:
+        """The first rows as lines under headings."""
+        lines = []
+        for *cells, change in (self.headings, *self.table(count)):
+            aligned = (cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
+            lines.append("  ".join([*aligned, change]))
+        return "\n".join(lines)
+
+    def table(self, count: int) -> list[tuple[str, ...]]:
+        """The first rows in words, under the headings."""
         return [
             (
-                f"{self.weights[i]:7.1%}" if self.kind != "none" else f"{'-':>7}",
-                f"{self.episodes[i]:7d}",
-                f"{self.steps[i]:5d}",
-                f"{self.advantages[i]:+9.2f}",
+                "-" if self.kind == "none" else f"{self.weights[i]:.1%}",
+                f"{self.episodes[i]}",
+                f"{self.steps[i]}",
+                f"{self.advantages[i]:+.2f}",
                 f"{vector(self.means[i])} -> {vector(self.improved_means[i])}"
-                + (f"  ({vector(self.contributions[i])})" if self.exact else ""),
+                + (f"  ({vector(self.contributions[i], digits=3)})" if self.exact else ""),
             )
             for i in range(min(count, len(self.weights)))
         ]
@@ -122,7 +134,7 @@ class Explanation:
         return drawing(self)
 
 
-def vector(values: Array, longest: int = 6) -> str:
+def vector(values: Array, longest: int = 6, digits: int = 2) -> str:
     """A vector on one line."""
     more = " ..." if len(values) > longest else ""
-    return "[" + " ".join(f"{value:+.2f}" for value in values[:longest]) + more + "]"
+    return "[" + " ".join(f"{value:+.{digits}f}" for value in values[:longest]) + more + "]"
