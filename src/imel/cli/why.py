@@ -80,6 +80,8 @@ def run(argv: Sequence[str]) -> int:
     for name in ("memories", "threads"):
         if getattr(arguments, name) < 1:
             raise SettingsError(f"{name}={getattr(arguments, name)} is less than 1")
+    if arguments.frame is not None and arguments.frame.suffix.lower() != ".png":
+        raise SettingsError(f"{arguments.frame} is not the name of a .png file")
     torch.set_num_threads(arguments.threads)
     stored = find_run(arguments.run)
     env = arguments.env or stored.env

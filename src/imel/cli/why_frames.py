@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+_CONNECTIONS = {"sum": "its action is made of", "none": "nearest to it"}
 _MEMORIES = 5
 _DOTS_PER_INCH = 110
 
@@ -33,8 +34,6 @@ def draw_frames(
     path: Path, policy: ImelPolicy, env_id: str, seed: int, chosen: list[Chosen]
 ) -> str | None:
     """Write the picture; what could not be drawn in it, if so."""
-    if path.suffix.lower() != ".png":
-        raise ImelError(f"{path} is not the name of a .png file")
     prepare_drawing()
     with closing(make_environment(env_id, rendered=True)) as env:
         played = _played_frames(env, policy, seed, {each.step for each in chosen})
@@ -45,7 +44,9 @@ def draw_frames(
             score = f", familiarity {100 * each.why.familiarity:.0f} %"
             title = f"step {each.step}{score if each.why.familiarity >= 0 else ''}"
             strips.append(Strip(Frame(title, played[each.step]), tuple(remembered)))
-    frames_figure(f"{env_id}, {type(policy).__name__}", strips).savefig(path, dpi=_DOTS_PER_INCH)
+    connection = _CONNECTIONS.get(chosen[0].why.kind, "behind its action")
+    title = f"{env_id}, {type(policy).__name__}: the state, and the memories {connection}"
+    frames_figure(title, strips).savefig(path, dpi=_DOTS_PER_INCH)
     return problem
 
 

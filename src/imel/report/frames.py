@@ -42,7 +42,7 @@ def frames_figure(title: str, strips: Sequence[Strip]) -> Figure:
     size = (_SIDE * columns, height * len(strips) + _TITLE)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(f"{title}: the state, and the memories its action was made of", fontsize=11)
+    figure.suptitle(title, fontsize=11)
     grid = figure.subplots(len(strips), columns, squeeze=False)
     for line, strip in zip(grid, strips, strict=True):
         frames = [strip.state, *strip.memories]
