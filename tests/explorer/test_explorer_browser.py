@@ -1,10 +1,12 @@
 """The page in a browser: scrub, see what made the action, forget it, see the action change.
 
-Screenshots of each stage are left in tests/explorer/artefacts.
+With SCREENSHOTS=1 in the environment, pictures of each stage are left in
+tests/explorer/artefacts.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from explorer.conftest import train
 from imel.cli.explore import find_files
 from imel.explorer.benchmark import Served
 from imel.explorer.session import Session
@@ -99,21 +102,22 @@ class Visit:
         """Wait until a step is reached, and its action is shown."""
         self.page.wait_for_function(
             "step => document.querySelector('#step-label').textContent.startsWith(`step ${step} `)"
-            " && document.body.dataset.answered.startsWith(`${step} `)",
+            " && document.body.dataset.answered?.startsWith(`${step} `)",
             arg=step,
         )
 
     def keep(self, name: str) -> None:
+        if not os.environ.get("SCREENSHOTS"):
+            return
         ARTEFACTS.mkdir(exist_ok=True)
         self.page.wait_for_timeout(300)
         self.page.screenshot(path=ARTEFACTS / f"{name}.png")
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (1920, "light")])
 def test_a_memory_is_found_and_forgotten_and_the_action_changes(
-    browser: Browser, address: str, width: int, scheme: Scheme
+    browser: Browser, address: str
 ) -> None:
-    visit = Visit(browser, address, width, scheme)
+    visit = Visit(browser, address, 1280, "light")
     page = visit.page
     visit.wait_for_episode()
     page.keyboard.press("Home")
@@ -124,12 +128,15 @@ def test_a_memory_is_found_and_forgotten_and_the_action_changes(
     page.wait_for_function("document.querySelector('#frame').naturalWidth == 64")
     page.wait_for_selector("tbody tr")
     assert "weighted sum of about" in visit.text("#why-text")
+    assert visit.text("#familiarity") == page.evaluate(
+        "`familiarity ${Math.round(100 * window.imelExplorer.answer.familiarity)}\u00a0%`"
+    )
     before = visit.text("[data-action='0']"), visit.text("[data-action='1']")
-    visit.keep(f"{width}-{scheme}-1-step")
+    visit.keep("1280-light-1-step")
     for row in page.locator("tbody tr").all()[:8]:
         row.click()
     assert "8 memories selected" in visit.text("#edit-bar")
-    visit.keep(f"{width}-{scheme}-2-selected")
+    visit.keep("1280-light-2-selected")
     gone = page.locator("tbody tr").first.get_attribute("data-memory")
     page.keyboard.press("f")
     page.wait_for_selector("#undo")
@@ -140,7 +147,7 @@ def test_a_memory_is_found_and_forgotten_and_the_action_changes(
     assert "without 8 memories" in visit.text("#edit-bar")
     page.keyboard.press("e")
     page.wait_for_function("document.querySelector('#return')?.textContent.includes('→')")
-    visit.keep(f"{width}-{scheme}-3-forgotten")
+    visit.keep("1280-light-3-forgotten")
     page.keyboard.press("z")
     page.wait_for_function("document.querySelector('[data-action] small') === null")
     assert (visit.text("[data-action='0']"), visit.text("[data-action='1']")) == before
@@ -286,6 +293,39 @@ def test_keys_play_and_explain_themselves(visit: Visit) -> None:
     visit.keep("1280-dark-6-help")
     page.keyboard.press("Escape")
     page.wait_for_selector("#help[open]", state="detached")
+
+
+def test_a_policy_without_weights_shows_its_actions_and_says_so(
+    browser: Browser, tmp_path: Path
+) -> None:
+    folder = train(tmp_path / "np", "--policy", "np", "--total-timesteps", "384")
+    session = Session(find_files(folder, None))
+    session.prepare()
+    with Served(session) as served:
+        visit = Visit(browser, served.address, 1280, "dark")
+        page = visit.page
+        visit.wait_for_episode()
+        page.keyboard.press("Home")
+        visit.at_step(0)
+        assert "A NpPolicy has no per-memory weights" in visit.text("#why-text")
+        assert page.locator("[data-action]").count() == 2
+        assert page.locator("#memories tr").count() == 0
+        assert not page.locator("#arrows-holder").is_visible()
+        assert page.locator("#familiarity").is_visible()
+        assert page.evaluate("window.imelExplorer.map.x.length") == 384
+        box = visit.box()
+        x, y = page.evaluate("window.imelExplorer.map.plot.getScreenPosition(17)")
+        page.mouse.click(box["x"] + x, box["y"] + y)
+        page.wait_for_selector("#forget")
+        before = page.evaluate("window.imelExplorer.answer.mean")
+        page.keyboard.press("f")
+        page.wait_for_function("/^0 m0e/.test(document.body.dataset.answered)")
+        after = page.evaluate("window.imelExplorer.answer.mean")
+        assert after != before, "it has one memory less to summarise"
+        assert after == pytest.approx(before, abs=0.1)
+        visit.keep("1280-dark-7-np")
+        assert visit.complaints == []
+        page.close()
 
 
 def test_when_the_server_has_gone_the_page_says_so(browser: Browser, session: Session) -> None:

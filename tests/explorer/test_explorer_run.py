@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from PIL import Image
 
 from explorer.conftest import Page
 from imel.cli.explore import find_files
@@ -17,7 +19,14 @@ from imel.errors import ImelError
 from imel.explorer.jobs import Job, Jobs
 from imel.explorer.packing import pack, unpack
 from imel.explorer.session import Recent, Session
-from imel.rendering import UnclearStateError, make_environment, pose
+from imel.rendering import (
+    UnclearStateError,
+    make_environment,
+    picture,
+    pixels_of,
+    pose,
+    prepare_drawing,
+)
 
 
 def test_a_run_lists_its_checkpoints_in_order_with_the_final_model_last(page: Page) -> None:
@@ -179,6 +188,30 @@ def test_where_the_observation_is_not_the_state_there_is_no_picture(env_id: str)
     observation, _ = env.reset(seed=0)
     with pytest.raises(ImelError, match="cannot be put into a remembered state"):
         pose(env, observation)
+
+
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "MountainCarContinuous-v0"])
+def test_classic_control_is_drawn_without_a_display(
+    env_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("pygame")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    prepare_drawing()
+    lived, posed = (make_environment(env_id, rendered=True) for _ in range(2))
+    lived.action_space.seed(3)
+    first, _ = lived.reset(seed=3)
+    posed.reset(seed=4)
+    for _ in range(30):
+        observation, *_ = lived.step(lived.action_space.sample())
+    pictures = []
+    for state in (first, observation):
+        pose(posed, np.asarray(state, dtype=np.float32))
+        pictures.append(pixels_of(posed))
+    assert (pictures[0] != pictures[1]).any()
+    if env_id == "MountainCarContinuous-v0":  # a pendulum's picture also has the last torque
+        assert (pictures[1] != pixels_of(lived)).mean() < 0.01
+    assert Image.open(io.BytesIO(picture(posed))).size[0] >= 400
 
 
 def test_an_observation_the_environment_could_not_have_made_is_not_drawn() -> None:
