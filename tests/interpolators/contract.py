@@ -179,6 +179,12 @@ class ExactContract(InterpolatorContract):
         expected = conditioned.weights(queries) @ context.values
         torch.testing.assert_close(conditioned(queries).mean, expected, rtol=1e-5, atol=1e-5)
 
+    def test_contributions_sum_to_the_mean(self) -> None:
+        conditioned, queries = self.weighted(ragged_context()), self.queries()
+        added = conditioned.contributions(queries)
+        assert added.shape == (6, len(ragged_context()), 2)
+        torch.testing.assert_close(added.sum(dim=1), conditioned(queries).mean)
+
     def test_a_memory_alone_is_the_answer_everywhere(self) -> None:
         context = ragged_context(lengths=(1,))
         answer = self.weighted(context)(self.queries()).mean

@@ -146,9 +146,9 @@ class Insight:
 
     def _anchor(self, shares: Tensor, added: Tensor) -> Array | None:
         memory = self._left.memory
-        average = shares[:, None] * memory.column("improved_means")
-        if average.shape != added.shape or not torch.allclose(average, added, atol=1e-5):
-            return None
+        average, total = shares @ memory.column("improved_means"), added.sum(dim=0)
+        if average.shape != total.shape or not torch.allclose(average, total, atol=1e-4):
+            return None  # what is added is something else than an average of improved means
         return (shares @ memory.column("means")).cpu().numpy()
 
     def _spread(self, values: Tensor) -> Array:

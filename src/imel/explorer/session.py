@@ -88,6 +88,7 @@ class Session:
         insight = self.insight(key)
         if insight.rows:
             self.points(key, key, "features" if insight.has_features else "states", 0, 1)
+            insight.answer(insight.column("states")[0])  # which computes what all answers share
         return insight
 
     # --- models ---
