@@ -13,10 +13,14 @@ async function checked(response) {
   throw new ServerError(reason);
 }
 
+const early = new Map();
+
 async function request(path, options) {
   let response;
   try {
-    response = await fetch(path, options);
+    const begun = early.get(path);
+    early.delete(path);
+    response = await (begun ?? fetch(path, options));
   } catch {
     throw new ServerError("The explorer does not answer: is `imel explore` still running?");
   }
@@ -24,6 +28,13 @@ async function request(path, options) {
 }
 
 export const address = (path, query = {}) => `/api/${path}?${new URLSearchParams(query)}`;
+
+// Begin a question that will be asked soon, while the page is busy with something else
+export function begin(path, query) {
+  const answer = fetch(address(path, query));
+  answer.catch(() => {}); // said by whoever asks for it
+  early.set(address(path, query), answer);
+}
 
 export const ask = async (path, query) => (await request(address(path, query))).json();
 

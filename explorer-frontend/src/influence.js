@@ -46,7 +46,7 @@ export function showBars(answer, before, beforeName) {
   const reach = furthest(answer, before);
   const item = (name, text) => h("span", {}, h("i", { class: name }), text);
   holder.replaceChildren(...answer.mean.map((_, i) => bar(i, answer, before, reach)));
-  const keys = [item("mean", answer.exact ? "Σ w μ*" : "μ"), item("sigma", "± σ")];
+  const keys = [item("mean", answer.exact && answer.anchor ? "Σ w μ*" : "μ"), item("sigma", "± σ")];
   if (answer.anchor) keys.push(item("anchor", "Σ w μ"));
   if (before) keys.push(item("other", beforeName));
   byId("action-keys").replaceChildren(...keys);
@@ -128,8 +128,8 @@ export function showSentence(answer, info) {
     return undefined;
   }
   const about = number(answer.effective_neighbours, answer.effective_neighbours < 10 ? 1 : 0);
-  const kind = answer.exact ? "It is the weighted sum of" : "Its attention rests on";
-  text.textContent = `${kind} about ${about} memories of ${(info.rows - info.forgotten).toLocaleString("en")}; those shown hold ${number(100 * answer.memories.reduce((sum, m) => sum + m.weight, 0), 0)}\u00a0%.`;
+  const kind = answer.exact ? "It is the sum of what memories add, and rests on" : "Its attention rests on";
+  text.textContent = `${kind} about ${about} of ${(info.rows - info.forgotten).toLocaleString("en")}; those shown hold ${number(100 * answer.memories.reduce((sum, m) => sum + m.weight, 0), 0)}\u00a0%.`;
   return undefined;
 }
 

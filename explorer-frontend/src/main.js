@@ -1,6 +1,6 @@
 // Starts the page, and ties its controls and keys to what they do.
 
-import { ServerError, ask } from "./api.js";
+import { ServerError, ask, begin } from "./api.js";
 import { theme } from "./colour.js";
 import { byId, h, setOptions } from "./dom.js";
 import { listenToKeys, prepareHelp } from "./help.js";
@@ -69,6 +69,14 @@ function listen(page) {
   });
 }
 
+// What Page.open will ask first
+function beginMap(model, { state_dim, has_features }) {
+  const projection = has_features ? "features" : "states";
+  begin("model", { model });
+  begin("map", { model, frame: model, projection, x: 0, y: Math.min(1, state_dim - 1) });
+  begin("colour", { model, frame: model, by: byId("colour").value, dimension: 0 });
+}
+
 async function start() {
   setTheme(window.matchMedia("(prefers-color-scheme: light)").matches ? "light" : "dark");
   prepareHelp();
@@ -82,7 +90,8 @@ async function start() {
   setOptions(byId("compare"), [{ value: "", label: "nothing" }, ...options], "");
   byId("play-policy").disabled = run.env === null;
   const newest = run.models.findLast((model) => !model.problem);
-  const page = new Page(run);
+  beginMap(newest.key, run.newest);
+  const page = new Page(run); // which makes a WebGL context: the answers come meanwhile
   window.imelExplorer = page; // for the console, and for tests
   listen(page);
   showBars(null);

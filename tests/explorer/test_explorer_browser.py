@@ -127,7 +127,7 @@ def test_a_memory_is_found_and_forgotten_and_the_action_changes(
     visit.at_step(3)
     page.wait_for_function("document.querySelector('#frame').naturalWidth == 64")
     page.wait_for_selector("tbody tr")
-    assert "weighted sum of about" in visit.text("#why-text")
+    assert "the sum of what memories add, and rests on about" in visit.text("#why-text")
     assert visit.text("#familiarity") == page.evaluate(
         "`familiarity ${Math.round(100 * window.imelExplorer.answer.familiarity)}\u00a0%`"
     )

@@ -35,6 +35,7 @@ def test_a_run_lists_its_checkpoints_in_order_with_the_final_model_last(page: Pa
     assert iterations == [3, 6, 9, 12]
     assert [model["timesteps"] for model in document["models"]] == [192 * k for k in iterations]
     assert document["env"] == "explorer.drawn:Drawn-v0"
+    assert document["newest"] == page.get("model", model=page.newest)
 
 
 def test_the_learning_curve_comes_with_the_run(page: Page, run: Path) -> None:

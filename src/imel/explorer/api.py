@@ -78,6 +78,7 @@ def _add_models(router: APIRouter, session: Session) -> None:
             "title": files.title,
             "env": files.env,
             "curve": files.curve,
+            "newest": describe(session.insight(session.newest)),
             "models": [
                 {
                     "key": f"m{number}",

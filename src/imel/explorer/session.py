@@ -82,9 +82,15 @@ class Session:
         self.jobs.close()
         self._painter.shutdown(wait=True, cancel_futures=True)
 
+    @property
+    def newest(self) -> str:
+        """The key of the newest model that can be opened, which a page shows first."""
+        usable = [i for i, model in enumerate(self.run.models) if model.problem is None]
+        return f"m{usable[-1] if usable else len(self.run.models) - 1}"
+
     def prepare(self) -> Insight:
         """Open the newest model and compute its map, so that the first page need not wait."""
-        key = f"m{len(self.run.models) - 1}"
+        key = self.newest
         insight = self.insight(key)
         if insight.rows:
             self.points(key, key, "features" if insight.has_features else "states", 0, 1)
