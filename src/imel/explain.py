@@ -73,7 +73,9 @@ def explain(policy: ImelPolicy, observation: Array) -> Explanation:
     with torch.no_grad():
         states = torch.as_tensor(observation, device=policy.device)[None]
         mean = acting(states)[0][0]
-        weights = acting.interpolate.weights(policy.normaliser(states))
+        normalised = policy.normaliser(states)
+        weights = acting.interpolate.weights(normalised)
+        contributions = acting.interpolate.contributions(normalised)[0]
         order = weights[0].argsort(descending=True)
         shares = weights[0][order]
 
@@ -86,7 +88,7 @@ def explain(policy: ImelPolicy, observation: Array) -> Explanation:
             exact=acting.interpolate.exact,
             effective_neighbours=float(effective_neighbours(weights)),
             weights=shares.cpu().numpy(),
-            contributions=shares.cpu().numpy()[:, None] * improved,
+            contributions=contributions[order].cpu().numpy(),
             improved_means=improved,
             means=column("means"),
             actions=column("actions"),

@@ -46,7 +46,8 @@ class AttentiveNeuralProcess(NeuralProcess):
         with torch.no_grad():
             latent = self.latent(self.encoder(pairs(context)).mean(dim=0)).mean
             assert isinstance(self.path, AttentionPath)
-            return ConditionedAttention(self, latent, self.path.condition(context))
+            reader = self.path.condition(context)
+            return ConditionedAttention(self, latent, reader, context.values)
 
 
 class AttentionPath(DeterministicPath):
@@ -107,10 +108,15 @@ class ConditionedAttention(Weighted):
     exact: ClassVar[bool] = False
 
     def __init__(
-        self, model: AttentiveNeuralProcess, latent: Tensor, reader: AttentionReader
+        self,
+        model: AttentiveNeuralProcess,
+        latent: Tensor,
+        reader: AttentionReader,
+        values: Tensor,
     ) -> None:
         self._answer = ConditionedNeuralProcess(model, latent, reader)
         self._reader = reader
+        self.values = values
 
     def __call__(self, states: Tensor) -> Prediction:
         """Decode what the attention reads."""

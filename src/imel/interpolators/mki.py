@@ -74,11 +74,11 @@ class ConditionedKernel(Weighted):
     def __init__(self, model: MeanKernelInterpolation, keys: Tensor, values: Tensor) -> None:
         self._features = model.features
         self._keys = PreparedKeys(keys, model.options.normalised)
-        self._values = values
+        self.values = values
 
     def __call__(self, states: Tensor) -> Prediction:
         """The weighted average of the remembered values."""
-        return Prediction(self.weights(states) @ self._values)
+        return Prediction(self.weights(states) @ self.values)
 
     def weights(self, states: Tensor) -> Tensor:
         """w, which sums to one over memories unless the kernel is unnormalised."""  # [T, N]

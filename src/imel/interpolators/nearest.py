@@ -46,16 +46,16 @@ class ConditionedNearest(Weighted):
     exact: ClassVar[bool] = True
 
     def __init__(self, context: Context, neighbours: int) -> None:
-        self._context = context
+        self._states, self.values = context.states, context.values
         self._neighbours = neighbours
 
     def __call__(self, states: Tensor) -> Prediction:
         """The plain average of the closest memories' values."""
-        return Prediction(self.weights(states) @ self._context.values)
+        return Prediction(self.weights(states) @ self.values)
 
     def weights(self, states: Tensor) -> Tensor:
         """1/k at the k closest memories, zero elsewhere."""  # [T, N]
-        return _shares(torch.cdist(states, self._context.states), self._neighbours)
+        return _shares(torch.cdist(states, self._states), self._neighbours)
 
 
 def _shares(distances: Tensor, neighbours: int) -> Tensor:
