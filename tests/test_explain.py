@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 
 from imel import Explanation, IMeL
 from imel.errors import ImelError
+from imel.interpolators.neural_process import NeuralProcess
+from imel.policy import POLICIES
 from small import BATCH, STATES, answers, small_model
 from toy import ScriptedEnv
 
@@ -15,10 +24,32 @@ LIVED = np.array([[0.0, 1.0], [3.0, 2.0], [11.0, 0.0]], np.float32)
 """Observations a `ScriptedEnv` made: (episode, step)."""
 exact_policies = pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy"])
 weighted_policies = pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy", "AnpPolicy"])
+every_policy = pytest.mark.parametrize("policy", list(POLICIES))
 
 
 def scripted_model(policy: str) -> IMeL:
     return small_model(policy, ScriptedEnv(bounds=(LOW, HIGH)), kl_budget=0.05).learn(2 * BATCH)
+
+
+def table(**changes: Any) -> Explanation:
+    why = Explanation(
+        observation=np.zeros(3),
+        mean=np.array([0.25]),
+        kind="sum",
+        familiarity=0.75,
+        effective_neighbours=1.9,
+        weights=np.array([0.6, 0.4]),
+        contributions=np.array([[0.3], [-0.05]]),
+        rows=np.array([5, 1]),
+        improved_means=np.array([[0.5], [-0.125]]),
+        means=np.array([[0.125], [0.0]]),
+        actions=np.array([[0.25], [0.5]]),
+        advantages=np.array([1.5, -0.25]),
+        states=np.zeros((2, 3)),
+        episodes=np.array([12, 7]),
+        steps=np.array([3, 140]),
+    )
+    return replace(why, **changes)
 
 
 @exact_policies
@@ -49,7 +80,7 @@ def test_contributions_sum_to_the_mean_of_the_papers_plain_sum(update: str) -> N
     np.testing.assert_allclose(why.contributions.sum(axis=0), why.mean, rtol=1e-5, atol=1e-5)
 
 
-@weighted_policies
+@every_policy
 def test_the_explained_mean_is_what_the_model_does(policy: str) -> None:
     model = scripted_model(policy)
     for state, action in zip(LIVED, answers(model, LIVED), strict=True):
@@ -60,7 +91,7 @@ def test_the_explained_mean_is_what_the_model_does(policy: str) -> None:
         np.testing.assert_allclose(rescaled, action, rtol=0, atol=1e-5)
 
 
-@weighted_policies
+@every_policy
 def test_each_row_is_a_memory_with_everything_it_holds(policy: str) -> None:
     model = scripted_model(policy)
     why, memory = model.explain(LIVED[0]), model.policy.memory
@@ -70,16 +101,9 @@ def test_each_row_is_a_memory_with_everything_it_holds(policy: str) -> None:
     np.testing.assert_array_equal(why.states[:, 1], why.steps)
     offsets = why.episodes - why.states[:, 0]
     assert (offsets == offsets[0]).all()
-    place = {
-        key: row
-        for row, key in enumerate(
-            zip(memory.column("episodes").tolist(), memory.column("steps").tolist(), strict=True)
-        )
-    }
-    rows = [place[key] for key in zip(why.episodes.tolist(), why.steps.tolist(), strict=True)]
-    assert sorted(rows) == list(range(len(memory)))
-    for name in ("states", "actions", "means", "improved_means", "advantages"):
-        np.testing.assert_array_equal(getattr(why, name), memory.column(name)[rows].numpy())
+    assert sorted(why.rows) == list(range(len(memory)))
+    for name in Explanation.columns():
+        np.testing.assert_array_equal(getattr(why, name), memory.column(name)[why.rows].numpy())
 
 
 @weighted_policies
@@ -107,44 +131,146 @@ def test_nearest_neighbours_name_the_closest_memories() -> None:
 def test_attention_is_flagged_as_no_account_of_the_mean() -> None:
     why = scripted_model("AnpPolicy").explain(LIVED[0])
 
+    assert why.kind == "attention"
     assert not why.exact
     assert not np.allclose(why.contributions.sum(axis=0), why.mean, rtol=0, atol=1e-5)
     assert "attention" in str(why)
 
 
-def test_an_explanation_reads_as_a_table() -> None:
-    why = Explanation(
-        mean=np.array([0.25]),
-        exact=True,
-        effective_neighbours=1.9,
-        weights=np.array([0.6, 0.4]),
-        contributions=np.array([[0.3], [-0.05]]),
-        improved_means=np.array([[0.5], [-0.125]]),
-        means=np.array([[0.125], [0.0]]),
-        actions=np.array([[0.25], [0.5]]),
-        advantages=np.array([1.5, -0.25]),
-        states=np.zeros((2, 3)),
-        episodes=np.array([12, 7]),
-        steps=np.array([3, 140]),
+def nudged_means(model: IMeL, row: int, by: float, state: NDArray[np.float32]) -> float:
+    """How fast the policy's mean at a state moves with one memory's improved mean."""
+    policy = model.policy
+    values = policy.memory.column("improved_means")
+    answered = []
+    for sign in (1.0, -1.0):
+        values[row] += sign * by
+        policy.changed()
+        answered.append(float(policy.act(torch.from_numpy(state)[None])[0]))
+        values[row] -= sign * by
+    policy.changed()
+    return (answered[0] - answered[1]) / (2 * by)
+
+
+@pytest.mark.parametrize("options", [{}, {"deterministic": "mean"}])
+def test_a_neural_process_is_explained_by_its_sensitivity(options: dict[str, Any]) -> None:
+    model = small_model("NpPolicy", policy_kwargs=options, update="plain").learn(BATCH)
+    assert isinstance(model.policy.interpolator, NeuralProcess)
+    why = model.explain(STATES[0])
+
+    assert why.kind == "sensitivity"
+    assert "sensitive to" in str(why)
+    assert not why.exact
+    np.testing.assert_allclose(why.weights.sum(), 1.0, rtol=1e-5)
+    model.policy.double()  # so that differences of answers are derivatives
+    state = STATES[0].astype(np.float64)
+    slopes = np.array([nudged_means(model, int(row), 1e-4, state) for row in why.rows[:6]])
+    np.testing.assert_allclose(
+        why.contributions[:6, 0], slopes * why.improved_means[:6, 0], rtol=0.02, atol=1e-7
     )
+    shares = np.abs(slopes) / np.abs(slopes).sum()
+    np.testing.assert_allclose(why.weights[:6] / why.weights[:6].sum(), shares, rtol=0.02)
 
-    title, header, first, second = str(why).splitlines()
 
-    assert title.startswith("mean [+0.25] ")
-    assert title.endswith(" about 2 memories")
+def test_a_regressor_says_that_its_memories_have_no_part() -> None:
+    model = small_model("RegressorPolicy", update="plain").learn(BATCH)
+    why = model.explain(STATES[0])
+
+    assert why.kind == "none"
+    assert "does not consult" in str(why)
+    assert not why.weights.any()
+    assert not why.contributions.any()
+    assert why.effective_neighbours == 0.0
+    deviation = model.policy.normaliser.variance.sqrt().numpy()
+    distances = np.linalg.norm((why.states - STATES[0]) / deviation, axis=1)
+    assert (np.diff(distances) >= -1e-5).all(), "the nearest first"
+
+
+def test_several_observations_are_explained_as_each_of_them() -> None:
+    model = small_model().learn(BATCH)
+    explained = model.explain(STATES[:3])
+
+    assert isinstance(explained, list)
+    assert len(explained) == 3
+    for state, why in zip(STATES, explained, strict=False):
+        alone = model.explain(state)
+        np.testing.assert_array_equal(why.observation, state)
+        np.testing.assert_allclose(why.weights, alone.weights)
+        np.testing.assert_array_equal(why.rows, alone.rows)
+        assert why.familiarity == alone.familiarity
+
+
+@pytest.mark.parametrize("observation", [np.zeros(3), np.zeros((2, 3)), np.zeros((1, 1, 2))])
+def test_what_is_no_observation_is_refused(observation: NDArray[Any]) -> None:
+    with pytest.raises(ImelError, match=r"shape \(2,\)") as refusal:
+        small_model().explain(observation)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_observation_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(ImelError, match="not finite"):
+        small_model().explain(np.array([np.nan, 0.0]))
+
+
+def test_an_explanation_reads_as_a_table() -> None:
+    sentence, familiar, header, first, second = str(table()).splitlines()
+
+    assert sentence.startswith("mean [+0.25] is the sum of what 2 memories add")
+    assert sentence.endswith("about 1.9 of them")
+    assert familiar.startswith("familiarity 75 %")
     assert header.split()[:4] == ["share", "episode", "step", "advantage"]
-    assert first.split() == ["60.0%", "12", "3", "+1.50", "[+0.12]", "->", "[+0.50]"]
-    assert second.split() == ["40.0%", "7", "140", "-0.25", "[+0.00]", "->", "[-0.12]"]
-    assert len(header) >= len("  share  episode   step  advantage")
+    assert first.split() == ["60.0%", "12", "3", "+1.50", "[+0.12]", "->", "[+0.50]", "([+0.300])"]
+    assert second.split()[:4] == ["40.0%", "7", "140", "-0.25"]
     assert first.index("12") + 2 == header.index("episode") + len("episode")
 
 
+def test_only_exact_parts_are_said_to_add_something() -> None:
+    assert "adds" in str(table()).splitlines()[2]
+    assert not any("(" in line for line in str(table(kind="attention")).splitlines()[2:])
+
+
+def test_how_familiar_a_state_is_stands_in_words() -> None:
+    assert "unlike anything" in table(familiarity=0.0).familiarity_sentence()
+    assert "unknown" in table(familiarity=float("nan")).familiarity_sentence()
+
+
 def test_the_table_of_a_large_memory_is_short() -> None:
-    assert len(str(scripted_model("MkiPolicy").explain(LIVED[0])).splitlines()) == 10
+    assert len(str(scripted_model("MkiPolicy").explain(LIVED[0])).splitlines()) == 11
+
+
+def test_a_notebook_shows_a_drawing_of_the_memories() -> None:
+    html = table()._repr_html_()
+    drawn = ElementTree.fromstring(html.replace("<br>", "<br/>"))
+
+    texts = [element.text for element in drawn.iter("text")]
+    assert "12 · 3" in texts
+    assert "60.0%" in texts
+    widths = [float(bar.attrib["width"]) for bar in drawn.iter("rect")]
+    assert widths[1] / widths[0] == pytest.approx(0.4 / 0.6, abs=1e-2)
+    steps = [line for line in drawn.iter("line") if "stroke-dasharray" not in line.attrib]
+    moved = [float(line.attrib["x2"]) - float(line.attrib["x1"]) for line in steps]
+    assert moved[0] > 0 > moved[1]
+    assert moved[0] / moved[1] == pytest.approx(0.375 / -0.125, rel=1e-2)
+    assert re.search("mean .+ is the sum", html)
+
+
+@every_policy
+def test_every_policy_can_be_drawn(policy: str) -> None:
+    why = small_model(policy).learn(BATCH).explain(STATES[0])
+    ElementTree.fromstring(why._repr_html_().replace("<br>", "<br/>"))
+    assert f"<Explanation: mean {str(why).splitlines()[0].partition('mean ')[2]}>" == repr(why)
 
 
 @pytest.mark.parametrize("policy", ["NpPolicy", "RegressorPolicy"])
-def test_a_policy_without_weights_says_so(policy: str) -> None:
-    with pytest.raises(ImelError, match=f"no weights in a {policy}; MkiPolicy") as refusal:
-        scripted_model(policy).explain(LIVED[0])
-    assert "\n" not in str(refusal.value)
+def test_the_step_of_an_anchored_policy_is_part_of_its_sensitivity(policy: str) -> None:
+    model = small_model(policy, anchor_size=BATCH).learn(2 * BATCH)
+    why = model.explain(STATES[0])
+
+    assert why.kind == "sensitivity"
+    assert len(why.weights) == 2 * BATCH
+    model.policy.double()  # so that differences of answers are derivatives
+    state = STATES[0].astype(np.float64)
+    # The newest memories are in the anchor too, which their improved means do not move
+    old = [i for i, row in enumerate(why.rows) if row not in model.policy.anchor_rows()][:6]
+    slopes = np.array([nudged_means(model, int(why.rows[i]), 1e-4, state) for i in old])
+    improvements = (why.improved_means - why.means)[old, 0]
+    np.testing.assert_allclose(why.contributions[old, 0], slopes * improvements, rtol=0.02)

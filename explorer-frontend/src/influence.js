@@ -109,6 +109,17 @@ export function showArrows(answer, pair) {
   return holder.replaceChildren(drawing);
 }
 
+// How much the state is like what is remembered; what the number means is in the title
+export function showFamiliarity(answer) {
+  const meter = byId("familiarity");
+  const score = answer?.familiarity ?? null;
+  meter.hidden = score === null;
+  if (score === null) return;
+  meter.textContent = score === 0 ? "unlike anything remembered" : `familiarity ${number(100 * score, 0)}\u00a0%`;
+  meter.style.setProperty("--share", `${100 * score}%`);
+  meter.classList.toggle("strange", score < 0.05);
+}
+
 export function showSentence(answer, info) {
   const text = byId("why-text");
   if (!answer) return (text.textContent = "");
@@ -136,15 +147,15 @@ export class MemoryTable {
       return;
     }
     const largest = answer.memories[0]?.weight ?? 1;
-    const rows = answer.memories.map((memory, k) => this.row(memory, k, largest, selected));
+    const rows = answer.memories.map((memory, k) => this.row(memory, k, largest, selected, answer.exact));
     const picture = this.pictures ? h("th", {}, "state") : null;
-    const head = h("tr", {}, picture, ...["share", "ep. · step", "iter.", "adv.", "μ → μ*"].map((name) => h("th", { class: name === "iter." ? "wide" : null }, name)));
+    const head = h("tr", {}, picture, ...["share", "ep. · step", "iter.", "adv.", "μ → μ*", ...(answer.exact ? ["adds"] : [])].map((name) => h("th", { class: ["iter.", "adds"].includes(name) ? "wide" : null }, name)));
     this.holder.replaceChildren(h("table", {}, h("thead", {}, head), h("tbody", {}, rows)), this.note());
     // Not while scrubbing: a simulator may take a moment to draw each
     if (this.pictures) this.timer = setTimeout(() => this.loadPictures(model), 300);
   }
 
-  row(memory, k, largest, selected) {
+  row(memory, k, largest, selected, exact) {
     const share = h("span", { class: "share" });
     share.style.width = `${Math.max(1, (34 * memory.weight) / largest)}px`;
     const picture = this.pictures ? h("td", {}, k < PICTURES ? h("img", { alt: "", "data-row": memory.row }) : null) : null;
@@ -164,15 +175,19 @@ export class MemoryTable {
       h("td", { class: "wide" }, String(memory.iteration)),
       h("td", {}, signed(memory.advantage)),
       h("td", {}, this.step(memory)),
+      exact ? h("td", { class: "wide" }, signed(memory.adds[this.moved(memory)], 3)) : null,
     );
   }
 
-  step({ mean, improved }) {
-    if (mean.length === 1) return `${signed(mean[0])} → ${signed(improved[0])}`;
-    // Of many dimensions, the one that was improved most
+  // Of many dimensions, the one that was improved most
+  moved({ mean, improved }) {
     const moved = mean.map((value, i) => Math.abs(improved[i] - value));
-    const i = moved.indexOf(Math.max(...moved));
-    return `a${i} ${signed(mean[i])} → ${signed(improved[i])}`;
+    return moved.indexOf(Math.max(...moved));
+  }
+
+  step(memory) {
+    const { mean, improved } = memory, i = this.moved(memory);
+    return `${mean.length === 1 ? "" : `a${i} `}${signed(mean[i])} → ${signed(improved[i])}`;
   }
 
   note() {

@@ -137,10 +137,10 @@ export class MemoryMap {
     // A ring's area is the memory's weight, at any step
     context.fillStyle = context.strokeStyle = themeColour("--mean");
     for (let k = rows.length - 1; k >= 0; k--) {
-      const share = weights[k] / largest;
+      const share = Math.abs(weights[k] / largest);
       const [px, py] = at(this.x[rows[k]], this.y[rows[k]]);
       context.beginPath();
-      context.arc(px, py, 2 + 26 * Math.sqrt(weights[k]), 0, 7);
+      context.arc(px, py, 2 + 26 * Math.sqrt(Math.abs(weights[k])), 0, 7);
       context.globalAlpha = 0.05 + 0.17 * share;
       context.fill();
       context.globalAlpha = 0.35 + 0.65 * share;

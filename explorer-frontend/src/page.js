@@ -4,7 +4,7 @@ import { arrays, ask, post } from "./api.js";
 import { Curve } from "./curve.js";
 import { byId, h, numbered, setOptions } from "./dom.js";
 import { Edits } from "./edit.js";
-import { MemoryTable, showArrows, showBars, showSentence, showState } from "./influence.js";
+import { MemoryTable, showArrows, showBars, showFamiliarity, showSentence, showState } from "./influence.js";
 import { showAxes, showLegend, showMemory, showPicture } from "./legend.js";
 import { MemoryMap } from "./memory-map.js";
 import { fail } from "./notice.js";
@@ -266,6 +266,7 @@ export class Page {
     showBars(answer, held?.mean, name);
     showState(answer);
     showSentence(answer, this.info);
+    showFamiliarity(answer);
     showArrows(answer, [Number(byId("arrow-x").value), Number(byId("arrow-y").value)]);
     this.table.show(answer, this.info, this.edits.base, new Set(this.edits.selection));
     this.map.light(answer?.rows ?? [], answer?.weights ?? []);

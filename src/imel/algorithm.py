@@ -9,7 +9,7 @@ import inspect
 import time
 import warnings
 from dataclasses import fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, overload
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from imel.errors import (
     nearest_name,
 )
 from imel.experience import Rollout
-from imel.explain import Explanation, explain
+from imel.explain import Explanation, Many, One, Rows, explain
 from imel.kernels import denormals_flushed
 from imel.normaliser import ReturnScale
 from imel.policy import POLICIES, ImelPolicy, check_spaces
@@ -252,11 +252,11 @@ class IMeL(SavedAlgorithm):
         self._update_learning_rate(self.optimizer)
         self.kl_budget = self.kl_budget_schedule(progress)
         self.logger.record("improve/kl_budget", self.kl_budget)
-        std = max(self.std_schedule(progress), self.settings.min_std)
+        self.max_std = max(self.std_schedule(progress), self.settings.min_std)
         if self.settings.std_mode == "schedule":
-            self.policy.std.fill_(std)
+            self.policy.std.fill_(self.max_std)
         elif self.settings.std_mode == "adaptive":
-            self.policy.std.clamp_max_(std)
+            self.policy.std.clamp_max_(self.max_std)
 
     def _collect(self, callback: BaseCallback) -> Rollout | None:
         assert self.env is not None
@@ -335,9 +335,30 @@ class IMeL(SavedAlgorithm):
             record("rollout/success_rate", safe_mean(self.ep_success_buffer))
         self.logger.dump(step=self.num_timesteps)
 
-    def explain(self, observation: NDArray[Any]) -> Explanation:
-        """Why this action: the memories behind the policy's mean at one observation."""
-        return explain(self.policy, observation)
+    @overload
+    def explain(
+        self, observation: One, without: Rows | None = None, without_episodes: Rows | None = None
+    ) -> Explanation: ...
+
+    @overload
+    def explain(
+        self, observation: Many, without: Rows | None = None, without_episodes: Rows | None = None
+    ) -> list[Explanation]: ...
+
+    def explain(
+        self,
+        observation: NDArray[Any],
+        without: Rows | None = None,
+        without_episodes: Rows | None = None,
+    ) -> Explanation | list[Explanation]:
+        """Why this action: the memories behind the policy's mean at one or several observations.
+
+        :param without: rows of the memory, or a mask, that the policy is to do without
+        :param without_episodes: episodes that it is to do without
+        """
+        found: Explanation | list[Explanation]
+        found = explain(self.policy, observation, without, without_episodes)
+        return found
 
     # --- environments ---
 

@@ -119,11 +119,13 @@ def std_gradient(advantages: Tensor, actions: Tensor, means: Tensor, stds: Tenso
     return (advantages[:, None] * noise).mean(dim=0) / 2.0  # [d_a]
 
 
-def adapted_std(std: Tensor, gradient: Tensor, bonus: float, min_std: float) -> Tensor:
+def adapted_std(
+    std: Tensor, gradient: Tensor, bonus: float, min_std: float, max_std: float
+) -> Tensor:
     """sigma after one step along the gradient plus the entropy bonus on log sigma."""
     # One noisy batch must not make sigma vanish, nor explode (paper note 3)
     step = torch.nan_to_num(gradient + bonus).clamp(-0.2, 0.2)
-    return (std * step.exp()).clamp_min(min_std)
+    return (std * step.exp()).clamp(min_std, max(min_std, max_std))
 
 
 def step_scale(kl: float, trust_region: float) -> float:

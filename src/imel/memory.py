@@ -180,7 +180,15 @@ class Memory(nn.Module):
 
     def forget_episodes(self, episodes: Tensor) -> None:
         """Forget all that is remembered of some episodes."""
-        keep = ~torch.isin(self.column("episodes"), episodes.to(self.states.device))
+        self._keep(~torch.isin(self.column("episodes"), episodes.to(self.states.device)))
+
+    def forget_rows(self, rows: Tensor) -> None:
+        """Forget some rows by their indices; the others move up and keep their order."""
+        keep = torch.ones(len(self), dtype=torch.bool, device=self.states.device)
+        keep[rows.to(keep.device)] = False
+        self._keep(keep)
+
+    def _keep(self, keep: Tensor) -> None:
         for name in self.column_names:
             kept = self.column(name)[keep]
             self.get_buffer(name)[: kept.shape[0]] = kept

@@ -16,8 +16,8 @@ from imel.cli.explore import find_files
 from imel.errors import ImelError
 from imel.explorer.jobs import Job, Jobs
 from imel.explorer.packing import pack, unpack
-from imel.explorer.rendering import UnclearStateError, make_environment, pose
 from imel.explorer.session import Recent, Session
+from imel.rendering import UnclearStateError, make_environment, pose
 
 
 def test_a_run_lists_its_checkpoints_in_order_with_the_final_model_last(page: Page) -> None:

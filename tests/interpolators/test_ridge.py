@@ -43,9 +43,8 @@ def test_it_is_ridge_regression_with_the_penalty_it_chose() -> None:
 
 def test_noise_is_shrunk_and_signal_is_not() -> None:
     basis = Basis(3, 8)
-    assert (
-        Ridge(basis, noisy_context(30.0)).penalty > 10.0 * Ridge(basis, noisy_context(0.1)).penalty
-    )
+    noisy, clean = Ridge(basis, noisy_context(30.0)), Ridge(basis, noisy_context(0.1))
+    assert noisy.penalty > 10.0 * clean.penalty
 
 
 def test_pure_noise_leaves_little_of_a_step() -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes.util
 import importlib.util
-import os
-import sys
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ from imel.checkpoint import path_for
 from imel.cli import run_directory
 from imel.cli.arguments import parse
 from imel.errors import ImelError, SettingsError
+from imel.rendering import prepare_drawing
 from imel.report.curve import read_curve, running_trend
 from imel.resume import checkpoints_in
 
@@ -72,7 +70,7 @@ def run(argv: Sequence[str]) -> int:
     if missing:
         raise ImelError(f"{' and '.join(missing)} not installed: pip install 'imel[explorer]'")
     torch.set_num_threads(arguments.threads)
-    _prepare_drawing()
+    prepare_drawing()
 
     from imel.explorer.server import check_host, open_port, serve
     from imel.explorer.session import Session
@@ -150,10 +148,3 @@ def _curve(folder: Path) -> dict[str, Any] | None:
 
 def _finite(values: Any) -> list[float | None]:
     return [float(value) if np.isfinite(value) else None for value in values]
-
-
-def _prepare_drawing() -> None:
-    """Let MuJoCo draw without a display, where it can and nobody has said how it should."""
-    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if sys.platform == "linux" and not display and ctypes.util.find_library("EGL"):
-        os.environ.setdefault("MUJOCO_GL", "egl")

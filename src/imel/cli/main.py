@@ -17,7 +17,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("imel.cli.bench", "run tasks x algorithms x seeds side by side, and tabulate them"),
     "report": ("imel.cli.report", "tables and figures of a store that bench has filled"),
     "explore": ("imel.cli.explore", "open a web page over a run's memory: why each action"),
-    "plot": ("imel.cli.plot", "redraw a run's learning curve and policy"),
+    "why": ("imel.cli.why", "play an episode and say which memories made one of its actions"),
+    "plot": ("imel.cli.plot", "draw a run's learning curve and policy, an update, an animation"),
 }
 
 USAGE_ERROR, INTERRUPTED = 2, 130
@@ -28,6 +29,7 @@ _EXAMPLES = """\
   imel train --policy np --help                  every setting, with this policy's defaults
   imel resume runs/Pendulum-v1-mki-seed0         go on after a kill, bit for bit
   imel eval runs/Pendulum-v1-mki-seed0           returns over 20 episodes
+  imel why runs/Pendulum-v1-mki-seed0            the memories behind an action, in words
   imel explore runs/Pendulum-v1-mki-seed0        which memories make each action, in a browser
   imel plot runs/Pendulum-v1-mki-seed0           curve.png and policy.png again"""
 

@@ -12,7 +12,7 @@ from imel.cli.surface import policy_surface
 from imel.report.curve import curve_figure, read_curve
 from imel.report.surface import surface_figure
 
-_DOTS_PER_INCH = 130
+DOTS_PER_INCH = 130
 
 
 def draw_run(
@@ -32,5 +32,5 @@ def draw_run(
         curve = read_curve(monitor, folder / run_directory.EVALUATION, title)
         figures[run_directory.CURVE] = curve_figure(curve)
     for name, figure in figures.items():
-        figure.savefig(folder / name, dpi=_DOTS_PER_INCH)
+        figure.savefig(folder / name, dpi=DOTS_PER_INCH)
     return [folder / name for name in figures]

@@ -20,6 +20,8 @@ MODEL = "model.safetensors"
 EVALUATION = "evaluation.json"
 CURVE = "curve.png"
 POLICY = "policy.png"
+UPDATE = "update.png"
+ANIMATION = "policy.gif"
 TRACEBACK = "traceback.txt"
 CHECKPOINTS = "checkpoints"
 VIDEO = "evaluation"  # RecordVideo appends -episode-0.mp4
@@ -31,7 +33,7 @@ _LEFT_BY_A_KILLED_WRITER = (
 )
 
 _MADE_BY_A_RUN = (
-    *(CONFIG, PROGRESS, MONITOR, MODEL, EVALUATION, CURVE, POLICY, TRACEBACK),
+    *(CONFIG, PROGRESS, MONITOR, MODEL, EVALUATION, CURVE, POLICY, UPDATE, ANIMATION, TRACEBACK),
     "events.out.tfevents.*",
     f"{CHECKPOINTS}/iteration-*.safetensors",
     f"{VIDEO}-episode-*.mp4",

@@ -5,6 +5,7 @@ It is the only place where the picture meets the model; `imel.report.surface` dr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,15 +36,37 @@ class Plane:
     """Whether the plane lies in normalised or in raw state space."""
 
 
-def policy_surface(policy: ImelPolicy, title: str, action: int | None = None) -> PolicySurface:
+@dataclass(frozen=True)
+class View:
+    """A plane with the part of it that is shown."""
+
+    plane: Plane
+    policy: ImelPolicy
+    """Whose memories and normaliser the plane was made from."""
+    x: Array
+    y: Array
+
+
+def common_view(policies: Sequence[ImelPolicy]) -> View:
+    """The plane of the last of some policies, as far as the memories of all of them reach."""
+    last = policies[-1]
+    plane = state_plane(last)
+    places = [coordinates(plane, last, policy.memory.column("states")) for policy in policies]
+    x, y = (_axis(np.concatenate(places)[:, i]) for i in range(2))
+    return View(plane, last, x, y)
+
+
+def policy_surface(
+    policy: ImelPolicy, title: str, action: int | None = None, view: View | None = None
+) -> PolicySurface:
     """The policy over a plane, for one dimension of the action."""
     memory = policy.memory
     improved = memory.column("improved_means")
-    chosen, note = _choose_action(improved, action)
-    plane = state_plane(policy)
+    chosen, note = choose_action(improved, action)
     states = memory.column("states")
-    positions = _coordinates(plane, policy, states)
-    x, y = (_axis(positions[:, i]) for i in range(2))
+    view = common_view([policy]) if view is None else view
+    plane, x, y = view.plane, view.x, view.y
+    positions = coordinates(plane, view.policy, states)
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
     return PolicySurface(
         title=title + note,
@@ -51,11 +74,11 @@ def policy_surface(policy: ImelPolicy, title: str, action: int | None = None) ->
         action_label="action" if improved.shape[1] == 1 else f"action {chosen}",
         x=x,
         y=y,
-        means=_act(policy, _states(plane, policy, grid))[:, chosen].reshape(len(y), len(x)),
+        means=act_at(policy, _states(plane, view.policy, grid))[:, chosen].reshape(len(y), len(x)),
         positions=positions,
-        old_means=_array(memory.column("means")[:, chosen]),
-        improved_means=_array(improved[:, chosen]),
-        policy_means=_act(policy, states)[:, chosen],
+        old_means=as_array(memory.column("means")[:, chosen]),
+        improved_means=as_array(improved[:, chosen]),
+        policy_means=act_at(policy, states)[:, chosen],
     )
 
 
@@ -65,6 +88,11 @@ def state_plane(policy: ImelPolicy) -> Plane:
     if states.shape[1] == 2:
         identity = torch.eye(2, device=states.device)
         return Plane(("state 0", "state 1"), torch.zeros_like(states[0]), identity, False)
+    return principal_plane(policy, states)
+
+
+def principal_plane(policy: ImelPolicy, states: Tensor) -> Plane:
+    """The first two principal components of raw states, in normalised state space."""
     normalised = policy.normaliser(states)
     origin = normalised.mean(dim=0)
     _, scales, components = torch.linalg.svd(normalised - origin, full_matrices=False)
@@ -86,7 +114,7 @@ def _component_label(number: int, share: float, direction: Tensor) -> str:
     return f"component {number + 1} ({share:.0%} of variance): {terms}{more}"
 
 
-def _choose_action(improved: Tensor, action: int | None) -> tuple[int, str]:
+def choose_action(improved: Tensor, action: int | None) -> tuple[int, str]:
     """The dimension to show, and a note on the choice where there is one."""
     count = improved.shape[1]
     if action is not None and not 0 <= action < count:
@@ -99,9 +127,10 @@ def _choose_action(improved: Tensor, action: int | None) -> tuple[int, str]:
     return chosen, f": action {chosen} of {count}, whose μ* varies most"
 
 
-def _coordinates(plane: Plane, policy: ImelPolicy, states: Tensor) -> Array:
+def coordinates(plane: Plane, policy: ImelPolicy, states: Tensor) -> Array:
+    """Where raw states lie on a plane, by the normaliser of a policy."""
     space = policy.normaliser(states) if plane.normalised else states
-    return _array((space - plane.origin) @ plane.directions.T)  # [N, 2]
+    return as_array((space - plane.origin) @ plane.directions.T)  # [N, 2]
 
 
 def _states(plane: Plane, policy: ImelPolicy, coordinates: Array) -> Tensor:
@@ -118,10 +147,12 @@ def _axis(coordinates: Array) -> Array:
     return np.linspace(low - margin, high + margin, _CELLS)
 
 
-def _act(policy: ImelPolicy, states: Tensor) -> Array:
+def act_at(policy: ImelPolicy, states: Tensor) -> Array:
+    """The policy's means at many raw states."""
     chunks = (states[i : i + _CHUNK] for i in range(0, len(states), _CHUNK))
-    return np.concatenate([_array(policy.act(chunk)[0]) for chunk in chunks])
+    return np.concatenate([as_array(policy.act(chunk)[0]) for chunk in chunks])
 
 
-def _array(tensor: Tensor) -> Array:
+def as_array(tensor: Tensor) -> Array:
+    """A tensor for drawing."""
     return tensor.detach().cpu().double().numpy()

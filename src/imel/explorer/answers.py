@@ -38,20 +38,26 @@ def describe_answer(insight: Insight, answer: Answer) -> tuple[dict[str, Any], d
         "std": answer.std.tolist(),
         "anchor": None if answer.anchor is None else answer.anchor.tolist(),
         "exact": answer.exact,
+        "familiarity": answer.familiarity,
         "effective_neighbours": answer.effective_neighbours,
         "covered": 0.0,
         "memories": [],
     }
-    if answer.weights is None:
+    if answer.weights is None or answer.contributions is None:
         return document, {}
-    largest = min(_LIT, len(answer.weights))
-    rows = np.argpartition(answer.weights, -largest)[-largest:]
-    rows = rows[np.argsort(-answer.weights[rows], kind="stable")]
-    rows = rows[answer.weights[rows] >= _FEWEST]
+    sizes = np.abs(answer.weights)
+    largest = min(_LIT, len(sizes))
+    rows = np.argpartition(sizes, -largest)[-largest:]
+    rows = rows[np.argsort(-sizes[rows], kind="stable")]
+    rows = rows[sizes[rows] >= _FEWEST]
     weights = answer.weights[rows]
     document["covered"] = float(weights.sum())
     document["memories"] = [
-        {**describe_memory(insight, int(row)), "weight": float(answer.weights[row])}
+        {
+            **describe_memory(insight, int(row)),
+            "weight": float(answer.weights[row]),
+            "adds": answer.contributions[row].tolist(),
+        }
         for row in rows[:_LISTED]
     ]
     return document, {"rows": rows, "weights": weights}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explorer.insight import Insight
-from imel.explorer.rendering import make_environment, picture
+from imel.rendering import make_environment, picture
 
 Array = NDArray[Any]
 

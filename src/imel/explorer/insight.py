@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imel.errors import ImelError
+from imel.explain import familiarity_of, policy_without
 from imel.interpolators.base import Weighted, effective_neighbours
 from imel.interpolators.mki import MeanKernelInterpolation
-from imel.policy import Acting, ImelPolicy
+from imel.policy import ImelPolicy
 
 Array = NDArray[Any]
 
@@ -31,11 +32,15 @@ class Answer:
 
     mean: Array  # [d_a]
     std: Array  # [d_a]
-    weights: Array | None  # [N], or None where memories have no shares
-    anchor: Array | None  # [d_a] the same average over what the memories did, before improvement
-    exact: bool
-    """Whether the mean *is* the weighted sum of the memories' improved means."""
-    effective_neighbours: float | None
+    familiarity: float | None  # None where it cannot be said
+    weights: Array | None = None  # [N], or None where memories have no shares
+    contributions: Array | None = None  # [N, d_a] what each adds, or None likewise
+    anchor: Array | None = None
+    """[d_a] the average of what the policy does at the memories, before their improvements, where
+    the answer is exact."""
+    exact: bool = False
+    """Whether the mean *is* the sum of the contributions."""
+    effective_neighbours: float | None = None
 
 
 class Insight:
@@ -45,12 +50,7 @@ class Insight:
         self.policy = policy
         self.rows = len(policy.memory)
         self.forgotten = np.zeros(self.rows, dtype=bool) if forgotten is None else forgotten
-        if self.rows and self.forgotten.all():
-            raise ImelError("at least one memory has to be left")
-        self._kept: Tensor | None = None
-        if forgotten is not None:
-            self._kept = torch.as_tensor(np.flatnonzero(~forgotten), device=policy.device)
-        self._acting = policy.acting if self._kept is None else self._reduced(self._kept)
+        self._left = policy if forgotten is None else policy_without(policy, forgotten)
 
     def require_memories(self) -> None:
         """Refuse to be asked about an empty memory."""
@@ -108,41 +108,50 @@ class Insight:
     @property
     def weighted(self) -> bool:
         """Whether each memory has a share in every answer."""
-        return isinstance(self._acting.interpolate, Weighted)
+        return isinstance(self._left.acting.interpolate, Weighted)
 
     def act(self, states: Array) -> tuple[Array, Array]:
         """mu and sigma at many raw states."""  # [T, d_s] -> [T, d_a], [T, d_a]
         size = max(1, _WEIGHTS_AT_ONCE // max(1, self.rows))
         parts = []
-        with torch.no_grad():
-            for start in range(0, len(states), size):
-                mean, std = self._acting(self._tensor(states[start : start + size]))
-                parts.append((mean.cpu().numpy(), std.cpu().numpy()))
+        for start in range(0, len(states), size):
+            mean, std = self._left.act(self._tensor(states[start : start + size]))
+            parts.append((mean.cpu().numpy(), std.cpu().numpy()))
         means, stds = zip(*parts, strict=True)
         return np.concatenate(means), np.concatenate(stds)
 
     def answer(self, state: Array) -> Answer:
         """The mean at one state and where it comes from."""
+        states = self._tensor(state)[None]
+        mean, std = (part[0].cpu().numpy() for part in self._left.act(states))
+        score = float(familiarity_of(self._left)(states)[0])
+        familiarity = None if np.isnan(score) else score
+        interpolate = self._left.acting.interpolate
+        if not isinstance(interpolate, Weighted):
+            return Answer(mean, std, familiarity)
         with torch.no_grad():
-            states = self._tensor(state)[None]
-            mean, std = (part[0].cpu().numpy() for part in self._acting(states))
-            interpolate = self._acting.interpolate
-            if not isinstance(interpolate, Weighted):
-                return Answer(mean, std, None, None, False, None)
-            shares = interpolate.weights(self.policy.normaliser(states))  # [1, kept]
-            neighbours = float(effective_neighbours(shares))
-            means = self.policy.memory.column("means")
-            anchor = shares[0] @ (means if self._kept is None else means[self._kept])
-        weights = np.zeros(self.rows, dtype=np.float32)
-        weights[~self.forgotten] = shares[0].cpu().numpy()
-        return Answer(mean, std, weights, anchor.cpu().numpy(), interpolate.exact, neighbours)
+            normalised = self._left.normaliser(states)
+            shares = interpolate.weights(normalised)[0]  # [kept]
+            added = interpolate.contributions(normalised)[0]
+        return Answer(
+            mean,
+            std,
+            familiarity,
+            weights=self._spread(shares),
+            contributions=self._spread(added),
+            anchor=self._anchor(shares) if interpolate.exact else None,
+            exact=interpolate.exact,
+            effective_neighbours=float(effective_neighbours(shares.abs()[None])),
+        )
 
-    def _reduced(self, kept: Tensor) -> Acting:
-        policy = self.policy
-        with torch.no_grad():
-            conditioned = policy.interpolator.condition(policy.context().rows(kept))
-        std = None if policy.own_std else policy.std
-        return Acting(policy.normaliser.frozen(), conditioned, std, policy.min_std)
+    def _anchor(self, shares: Tensor) -> Array:
+        return (shares @ self._left.memory.column("means")).cpu().numpy()
+
+    def _spread(self, values: Tensor) -> Array:
+        """Values of the rows that are left, at those rows' own numbers, and zero elsewhere."""
+        spread = np.zeros((self.rows, *values.shape[1:]), dtype=np.float32)
+        spread[~self.forgotten] = values.cpu().numpy()
+        return spread
 
     def _tensor(self, states: Array) -> Tensor:
         return torch.as_tensor(np.asarray(states, dtype=np.float32), device=self.policy.device)

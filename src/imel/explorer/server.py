@@ -17,8 +17,8 @@ from starlette.exceptions import HTTPException
 from imel.errors import ImelError
 from imel.explorer.api import make_router
 from imel.explorer.guard import Guard
-from imel.explorer.rendering import UnclearStateError
 from imel.explorer.session import Session
+from imel.rendering import UnclearStateError
 
 FIRST_PORT, PORTS_TRIED = 8642, 20
 

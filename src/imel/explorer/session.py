@@ -22,15 +22,15 @@ from imel.explorer.episodes import Episode, evaluate, record, remembered
 from imel.explorer.insight import Insight
 from imel.explorer.jobs import Job, Jobs
 from imel.explorer.memory_map import Plane, Projection, make_plane
-from imel.explorer.rendering import (
+from imel.explorer.run_files import RunFiles
+from imel.policy import ImelPolicy
+from imel.rendering import (
     Environment,
     UnclearStateError,
     make_environment,
     picture,
     pose,
 )
-from imel.explorer.run_files import RunFiles
-from imel.policy import ImelPolicy
 
 Array = NDArray[Any]
 Value = TypeVar("Value")

@@ -57,7 +57,7 @@ class Ridge(Weighted):
         projected = axes.T @ (centred.T @ (values - self._offset))  # [d_phi, d_v]
         self.penalty = best_penalty(eigenvalues, projected, values - self._offset)
         shrunk = axes / (eigenvalues + self.penalty)
-        self._slope = (shrunk @ projected).float()  # [d_phi, d_v]
+        self._slope = (shrunk @ projected).to(features.dtype)  # [d_phi, d_v]
         self._features, self._shrunk, self._axes = features, shrunk, axes
 
     def __call__(self, states: Tensor) -> Prediction:
@@ -69,7 +69,7 @@ class Ridge(Weighted):
         """Shares, which sum to one over memories and may be negative."""  # [T, N]
         along = (self._basis(states) - self._centre).double() @ self._shrunk @ self._axes.T
         shares: Tensor = along @ (self._features - self._centre).double().T
-        return (shares + 1.0 / shares.shape[1]).float()
+        return (shares + 1.0 / max(1, shares.shape[1])).to(self._centre.dtype)
 
 
 def best_penalty(eigenvalues: Tensor, projected: Tensor, values: Tensor) -> float:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.collections import QuadMesh
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
@@ -19,12 +20,12 @@ from numpy.typing import NDArray
 from imel.report.nearby import Array, summarise_near
 
 _MAP, _RANGE = "coolwarm", Normalize(-1.0, 1.0)
-_RAISED, _LOWERED, _OLD, _POLICY = "#b2182b", "#2166ac", "#8a8a8a", "#111111"
+RAISED, LOWERED, OLD, POLICY = "#b2182b", "#2166ac", "#8a8a8a", "#111111"
 _MOST_ARROWS = 300
 _ARROW_HEIGHT = 0.06
 """The arrow of a change by one policy unit, as a share of the map's height."""
 _TICKS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
-_REACH = 0.05
+REACH = 0.05
 """The policy's line averages over memories this near, as a share of their extent."""
 
 
@@ -57,13 +58,22 @@ def surface_figure(surface: PolicySurface) -> Figure:
     FigureCanvasAgg(figure)
     figure.suptitle(surface.title, fontsize=13)
     left, right = figure.subplots(1, 2)
-    _draw_map(figure, left, surface)
+    _draw_policy(figure, left, surface)
     _draw_update(right, surface)
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
 
 
-def _draw_map(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
+def _draw_policy(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
+    image = draw_map(axes, surface)
+    axes.set_title("the policy's mean, and memories coloured by μ*", fontsize=11)
+    figure.colorbar(
+        image, ax=axes, label=f"{surface.action_label} (its range is [-1, 1])", extend="both"
+    )
+
+
+def draw_map(axes: Axes, surface: PolicySurface) -> QuadMesh:
+    """The policy over the plane and the memories on it; what a colour bar is made from."""
     image = axes.pcolormesh(
         surface.x,
         surface.y,
@@ -77,7 +87,7 @@ def _draw_map(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
     x, y = surface.positions[rows].T
     change = (surface.improved_means - surface.old_means)[rows]
     height = (surface.y[-1] - surface.y[0]) * _ARROW_HEIGHT
-    _draw_arrows(axes, x, y, y + np.clip(change, -2.0, 2.0) * height, color="black", alpha=0.6)
+    draw_arrows(axes, x, y, y + np.clip(change, -2.0, 2.0) * height, color="black", alpha=0.6)
     axes.scatter(
         x,
         y,
@@ -93,10 +103,7 @@ def _draw_map(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
     axes.set_ylim(surface.y[0], surface.y[-1])
     axes.set_xlabel(surface.axis_labels[0])
     axes.set_ylabel(surface.axis_labels[1])
-    axes.set_title("the policy's mean, and memories coloured by μ*", fontsize=11)
-    figure.colorbar(
-        image, ax=axes, label=f"{surface.action_label} (its range is [-1, 1])", extend="both"
-    )
+    return image
 
 
 def _draw_update(axes: Axes, surface: PolicySurface) -> None:
@@ -104,33 +111,33 @@ def _draw_update(axes: Axes, surface: PolicySurface) -> None:
     x = surface.positions[rows, 0]
     old, improved = surface.old_means[rows], surface.improved_means[rows]
     for chosen, colour, label in (
-        (improved > old, _RAISED, "μ → μ*, raised"),
-        (improved <= old, _LOWERED, "μ → μ*, lowered"),
+        (improved > old, RAISED, "μ → μ*, raised"),
+        (improved <= old, LOWERED, "μ → μ*, lowered"),
     ):
-        _draw_arrows(
+        draw_arrows(
             axes, x[chosen], old[chosen], improved[chosen], color=colour, alpha=0.55, label=label
         )
-    axes.scatter(x, old, s=14, color=_OLD, zorder=3, label="μ: the mean when remembered")
+    axes.scatter(x, old, s=14, color=OLD, zorder=3, label="μ: the mean when remembered")
     line = summarise_near(
-        surface.positions[:, 0], surface.policy_means, surface.x, _REACH, (10.0, 90.0)
+        surface.positions[:, 0], surface.policy_means, surface.x, REACH, (10.0, 90.0)
     )
-    axes.fill_between(line.places, line.low, line.high, color=_POLICY, alpha=0.13, linewidth=0)
+    axes.fill_between(line.places, line.low, line.high, color=POLICY, alpha=0.13, linewidth=0)
     axes.plot(
         line.places,
         line.mean,
-        color=_POLICY,
+        color=POLICY,
         linewidth=2.2,
         zorder=4,
         label="new policy: mean and 10–90 % over the memories near there",
     )
-    _scale_actions(axes, np.concatenate([old, improved, surface.policy_means]))
+    scale_actions(axes, np.concatenate([old, improved, surface.policy_means]))
     axes.set_xlim(surface.x[0], surface.x[-1])
     axes.set_xlabel(surface.axis_labels[0])
     axes.set_ylabel(f"{surface.action_label} (logarithmic beyond [-1, 1])")
     axes.set_title("the memories' improvement, and the policy made of it", fontsize=11)
 
 
-def _draw_arrows(axes: Axes, x: Array, start: Array, end: Array, **style: Any) -> None:
+def draw_arrows(axes: Axes, x: Array, start: Array, end: Array, **style: Any) -> None:
     """Vertical lines with a head at their end, whatever the axis' scale."""
     axes.vlines(x, start, end, linewidth=0.9, **style)
     style.pop("label", None)
@@ -138,7 +145,7 @@ def _draw_arrows(axes: Axes, x: Array, start: Array, end: Array, **style: Any) -
         axes.scatter(x[chosen], end[chosen], marker=marker, s=7, linewidths=0, **style)
 
 
-def _scale_actions(axes: Axes, values: Array) -> None:
+def scale_actions(axes: Axes, values: Array) -> None:
     """All of the action range in detail, and far beyond it what means have drifted there.
 
     Beyond the range actions are clipped and means no longer matter, but they may be far off.
@@ -150,4 +157,4 @@ def _scale_actions(axes: Axes, values: Array) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
     for bound in (-1.0, 1.0):
-        axes.axhline(bound, color=_OLD, linewidth=0.8, linestyle=(0, (4, 4)), zorder=0)
+        axes.axhline(bound, color=OLD, linewidth=0.8, linestyle=(0, (4, 4)), zorder=0)

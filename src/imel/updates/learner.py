@@ -44,6 +44,7 @@ class Learner(Protocol):
     generator: torch.Generator
     iteration: int
     kl_budget: float
+    max_std: float
     _n_updates: int
 
     @property
@@ -72,8 +73,8 @@ def move_std(
     settings, policy = model.settings, model.policy
     if settings.std_mode == "adaptive":
         gradient = std_gradient(advantages, actions, means, stds)
-        std = adapted_std(policy.std, gradient, settings.entropy_bonus, settings.min_std)
-        policy.std.copy_(std)
+        bounds = settings.min_std, model.max_std
+        policy.std.copy_(adapted_std(policy.std, gradient, settings.entropy_bonus, *bounds))
     elif settings.std_mode in ("advantage", "paper"):  # Alg. 2 l. 12-13
         stars = improved_stds(advantages, actions, means, stds, eta, settings.std_mode)
         policy.std.copy_(next_std(stars, policy.std, settings.min_std))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes.util
 import io
+import os
+import sys
 import warnings
 from typing import Any
 
@@ -25,6 +28,20 @@ _QUALITY = 82
 _LARGEST, _DRAWN = 640, 360
 """Pixels of a picture's longer side, and of one that MuJoCo draws."""
 _HINT = "MuJoCo needs a display, or MUJOCO_GL=egl or osmesa"
+
+
+def prepare_drawing() -> None:
+    """Let environments draw without a display, where nobody has said how they should.
+
+    To be called before the first of them is made.
+    """
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform != "linux" or display:
+        return
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    if ctypes.util.find_library("EGL"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 def make_environment(env_id: str, rendered: bool) -> Environment:
@@ -51,19 +68,26 @@ def _drawing_options(env_id: str) -> dict[str, Any]:
 
 def picture(env: Environment) -> bytes:
     """What the environment looks like now, as a JPEG file."""
+    image = Image.fromarray(pixels_of(env))
+    image.thumbnail((_LARGEST, _LARGEST))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=_QUALITY)
+    return file.getvalue()
+
+
+def pixels_of(env: Environment) -> Array:
+    """What the environment looks like now."""  # [height, width, 3]
     try:
-        pixels = env.render()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries that are imported by the first picture
+            pixels = env.render()
     except Exception as error:  # whatever a driver or a renderer may raise
         missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
         reason = str(error) if missing else f"{_reason(error)} ({_HINT})"
         raise ImelError(f"no pictures: {reason}") from None
     if not isinstance(pixels, np.ndarray):
         raise ImelError("no pictures: the environment draws no rgb arrays")
-    image = Image.fromarray(pixels.astype(np.uint8))
-    image.thumbnail((_LARGEST, _LARGEST))
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=_QUALITY)
-    return file.getvalue()
+    return pixels.astype(np.uint8)
 
 
 def pose(env: Environment, observation: Array) -> None:

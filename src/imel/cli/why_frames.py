@@ -1,0 +1,81 @@
+"""The picture of `imel why --frame`: a state, and beside it those of the memories behind it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from imel.errors import ImelError
+from imel.policy import ImelPolicy
+from imel.rendering import (
+    Environment,
+    UnclearStateError,
+    make_environment,
+    pixels_of,
+    pose,
+    prepare_drawing,
+)
+from imel.report.frames import Frame, Strip, frames_figure
+
+if TYPE_CHECKING:
+    from imel.cli.why import Chosen
+
+Array = NDArray[Any]
+
+_MEMORIES = 5
+_DOTS_PER_INCH = 110
+
+
+def draw_frames(
+    path: Path, policy: ImelPolicy, env_id: str, seed: int, chosen: list[Chosen]
+) -> str | None:
+    """Write the picture; what could not be drawn in it, if so."""
+    if path.suffix.lower() != ".png":
+        raise ImelError(f"{path} is not the name of a .png file")
+    prepare_drawing()
+    with closing(make_environment(env_id, rendered=True)) as env:
+        played = _played_frames(env, policy, seed, {each.step for each in chosen})
+        strips, problem = [], None
+        for each in chosen:
+            remembered, failed = _remembered_frames(env, each)
+            problem = problem or failed
+            score = f", familiarity {100 * each.why.familiarity:.0f} %"
+            title = f"step {each.step}{score if each.why.familiarity >= 0 else ''}"
+            strips.append(Strip(Frame(title, played[each.step]), tuple(remembered)))
+    frames_figure(f"{env_id}, {type(policy).__name__}", strips).savefig(path, dpi=_DOTS_PER_INCH)
+    return problem
+
+
+def _played_frames(
+    env: Environment, policy: ImelPolicy, seed: int, steps: set[int]
+) -> dict[int, Array]:
+    """The episode once more, drawn at some of its steps."""
+    frames: dict[int, Array] = {}
+    observation, _ = env.reset(seed=seed)
+    for step in range(max(steps) + 1):
+        if step in steps:
+            frames[step] = pixels_of(env)
+        action, _ = policy.predict(observation, deterministic=True)
+        observation, *_ = env.step(action)
+    return frames
+
+
+def _remembered_frames(env: Environment, chosen: Chosen) -> tuple[list[Frame], str | None]:
+    """The states of the first memories, and why they could not be drawn, if so."""
+    why, frames, problem = chosen.why, [], None
+    for i in range(min(_MEMORIES, len(why.weights))):
+        share = "near" if why.kind == "none" else f"{why.weights[i]:.1%}"
+        title = f"{share}\nepisode {why.episodes[i]}, step {why.steps[i]}"
+        pixels = None
+        try:
+            pose(env, why.states[i])
+            pixels = pixels_of(env)
+        except UnclearStateError:
+            pass  # this state only; its place stays empty
+        except ImelError as error:
+            problem = f"memories are not drawn: {error}"
+        frames.append(Frame(title, pixels))
+    return frames, problem

@@ -1,0 +1,91 @@
+"""How much a state is like what is remembered: a percentile that means the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imel.interpolators.base import Conditioned
+from imel.interpolators.mki import MeanKernelInterpolation
+from imel.policy import ImelPolicy
+
+_NEIGHBOURS = 5
+"""A distance to memory is the mean over this many nearest ones: one alone may be a stray."""
+_COMPARED = 512
+"""Memories whose own distances a state's is compared with."""
+_SEARCHED = 1 << 15
+"""Memories among which the nearest are searched: a sample of them, if there are more."""
+_AT_ONCE = 1 << 22
+"""Distances held at a time: 16 MiB of float32."""
+
+
+class Familiarity:
+    """Ranks a state's distance to memory among the memories' leave-one-episode-out distances.
+
+    Distances are those of the learned kernel's features in MKI, of normalised states otherwise.
+    A state like those remembered, from an episode that is not, gets any score with the same
+    probability; one that is far from all of them gets zero.
+    """
+
+    def __init__(self, policy: ImelPolicy) -> None:
+        memory, generator = policy.memory, torch.Generator().manual_seed(0)
+        # Not the policy itself: it holds what is conditioned, which the cache must not keep alive
+        self._interpolator, self._normalise = policy.interpolator, policy.normaliser.frozen()
+        some = torch.randperm(len(memory), generator=generator)[:_SEARCHED].to(policy.device)
+        self._episodes = memory.column("episodes")[some]
+        self._keys = self._space(memory.column("states")[some])  # [N, d]
+        _, sizes = torch.unique(self._episodes, return_counts=True)
+        self._neighbours = min(_NEIGHBOURS, len(self._keys) - int(sizes.max()))
+        self._reference = self._leave_one_out()  # [R] ascending
+
+    def __call__(self, states: Tensor) -> NDArray[Any]:
+        """The share of memories at least as far from other episodes as each raw state."""  # [T]
+        if self._reference is None:
+            return np.full(len(states), np.nan)
+        near = torch.cat([self._nearest(part) for part in self._parts(self._space(states))])
+        nearer = torch.searchsorted(self._reference, near)
+        scores: NDArray[Any] = 1.0 - nearer.cpu().numpy() / len(self._reference)
+        return scores
+
+    def _space(self, states: Tensor) -> Tensor:
+        normalised, model = self._normalise(states), self._interpolator
+        if not isinstance(model, MeanKernelInterpolation):
+            return normalised
+        with torch.no_grad():
+            return model.features(normalised)
+
+    def _parts(self, rows: Tensor) -> list[Tensor]:
+        size = max(1, _AT_ONCE // len(self._keys))
+        return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+    def _nearest(self, places: Tensor, own: Tensor | None = None) -> Tensor:
+        """The mean distance to the nearest memories, `own` episodes left out."""  # [T]
+        distances = torch.cdist(places, self._keys)
+        if own is not None:
+            distances.masked_fill_(own[:, None] == self._episodes, torch.inf)
+        return distances.topk(self._neighbours, dim=1, largest=False, sorted=False).values.mean(1)
+
+    def _leave_one_out(self) -> Tensor | None:
+        if self._neighbours < 1:
+            return None
+        compared = torch.arange(min(_COMPARED, len(self._keys)), device=self._keys.device)
+        keys, episodes = self._keys, self._episodes
+        parts = [self._nearest(keys[part], episodes[part]) for part in self._parts(compared)]
+        return torch.cat(parts).sort().values
+
+
+_KNOWN: WeakKeyDictionary[Conditioned, Familiarity] = WeakKeyDictionary()
+
+
+def familiarity_of(policy: ImelPolicy) -> Familiarity:
+    """The scores of a policy as it stands; made once, and again after it has changed."""
+    conditioned = policy.acting.interpolate
+    known = _KNOWN.get(conditioned)
+    if known is None:
+        known = _KNOWN[conditioned] = Familiarity(policy)
+    return known

@@ -1,0 +1,83 @@
+"""The part each memory has in the policy's mean at a state, in the strongest sense there is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from imel.experience import Context
+from imel.explain.explanation import Kind
+from imel.interpolators.anchored import Anchored
+from imel.interpolators.base import Weighted, effective_neighbours
+from imel.policy import ImelPolicy
+
+
+@dataclass(frozen=True)
+class Influence:
+    """What each memory weighs, and what it adds."""
+
+    kind: Kind
+    weights: Tensor  # [N]
+    contributions: Tensor  # [N, d_a]
+    effective_neighbours: float
+
+
+def influence_at(policy: ImelPolicy, state: Tensor) -> Influence:
+    """The memories' parts in the mean at one normalised state [1, d_s]."""
+    conditioned = policy.acting.interpolate
+    if not isinstance(conditioned, Weighted):
+        return _sensitivity(policy, state)
+    with torch.no_grad():
+        weights = conditioned.weights(state)  # [1, N]
+        contributions = conditioned.contributions(state)[0]
+    kind: Kind = "sum" if conditioned.exact else "attention"
+    return Influence(kind, weights[0], contributions, _about(weights[0]))
+
+
+def _sensitivity(policy: ImelPolicy, state: Tensor) -> Influence:
+    """d mean / d value_i of every memory: its norm as a weight, its product as what it adds.
+
+    For a linear smoother that product is the exact contribution; here it is the first order's.
+    The step of an anchored policy is such a smoother; only its anchor is not.
+    """
+    norms, contributions = _first_order(policy, state)
+    conditioned = policy.acting.interpolate
+    if isinstance(conditioned, Anchored):
+        width = conditioned.step.values.shape[1]
+        rows = policy.anchor_rows()
+        shares = conditioned.scale * conditioned.step.weights(state)[0]  # [N]
+        norms = shares.abs().mul(width**0.5).index_add(0, rows, norms)
+        step = shares[:, None] * conditioned.step.values
+        contributions = step.index_add(0, rows, contributions)
+    if not norms.any():
+        return Influence("none", norms, contributions, 0.0)
+    weights = norms / norms.sum()
+    return Influence("sensitivity", weights, contributions, _about(weights))
+
+
+def _first_order(policy: ImelPolicy, state: Tensor) -> tuple[Tensor, Tensor]:
+    """How much the interpolated value changes with each of the context's, and the products."""
+    context = policy.context()
+    values = context.values.detach().clone().requires_grad_()
+    # Leaving out an episode that nobody remembers leaves out nothing, and can be differentiated
+    nobody = (context.episodes.max() + 1)[None]
+    target = Context(state, torch.zeros_like(values[:1]), nobody)
+    with torch.enable_grad():
+        answer = policy.interpolator.leave_one_out(
+            Context(context.states, values, context.episodes), target
+        ).mean[0]
+        gradients = [
+            torch.autograd.grad(part, values, retain_graph=True, allow_unused=True)[0]
+            for part in answer
+        ]
+    found = [torch.zeros_like(values) if part is None else part for part in gradients]
+    jacobian = torch.stack(found)  # [d_a, n, d_v]
+    norms = jacobian.square().sum(dim=(0, 2)).sqrt()  # [n]
+    return norms, torch.einsum("aiv,iv->ia", jacobian, values.detach())
+
+
+def _about(weights: Tensor) -> float:
+    # Of a smoother with negative weights, how many it rests on is about their sizes
+    return float(effective_neighbours(weights.abs()[None]))
