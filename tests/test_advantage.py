@@ -17,6 +17,7 @@ from imel.advantage import (
     discounted_returns,
     estimate_advantages,
     generalised_advantages,
+    replayed_advantages,
     standardise,
 )
 
@@ -216,3 +217,42 @@ def test_standardising_what_is_not_finite_gives_zero(value: float) -> None:
 @pytest.mark.parametrize("count", [1, 3, 1000])
 def test_standardising_equal_advantages_gives_zero(value: float, count: int) -> None:
     assert torch.equal(standardise(torch.full((count,), value), 3.0), torch.zeros(count))
+
+
+def in_rows(column: Tensor) -> Tensor:
+    """[T, E] as rows of the memory: environment by environment."""
+    return column.T.reshape(-1)
+
+
+def test_replayed_advantages_are_gae_where_the_policy_is_the_one_that_acted() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rewards, values, next_values = (torch.randn(6, 3, generator=generator) for _ in range(3))
+    terminated = torch.rand(6, 3, generator=generator) < 0.2
+    ended = terminated.clone()
+    ended[-1] = True
+    expected = generalised_advantages(rewards, values, next_values, terminated, ended, 0.9, 0.8)
+    deltas = rewards + 0.9 * next_values * ~terminated - values
+    advantages, corrections = replayed_advantages(
+        in_rows(deltas), ~in_rows(ended), torch.ones(18), 0.9, 0.8
+    )
+    torch.testing.assert_close(advantages, in_rows(expected))
+    torch.testing.assert_close(corrections, advantages)
+
+
+def test_replayed_advantages_have_the_answer_found_by_hand() -> None:
+    deltas, follows = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([True, True, False])
+    advantages, corrections = replayed_advantages(
+        deltas, follows, torch.tensor([0.5, 0.25, 1.0]), gamma=1.0, gae_lambda=0.5
+    )
+    # 4; 2 + 0.5 * (1 * 4); 1 + 0.5 * (0.25 * 4)
+    torch.testing.assert_close(advantages, torch.tensor([1.5, 4.0, 4.0]))
+    torch.testing.assert_close(corrections, torch.tensor([0.75, 1.0, 4.0]))
+
+
+def test_replay_does_not_see_beyond_an_action_the_policy_would_not_take() -> None:
+    follows = torch.tensor([True, True, False])
+    ratios = torch.tensor([1.0, 0.0, 1.0])
+    one, _ = replayed_advantages(torch.tensor([1.0, 2.0, 4.0]), follows, ratios, 0.9, 0.9)
+    other, _ = replayed_advantages(torch.tensor([1.0, 2.0, -9.0]), follows, ratios, 0.9, 0.9)
+    assert one[0] == other[0] == 1.0
+    assert one[1] != other[1]

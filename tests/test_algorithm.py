@@ -108,7 +108,7 @@ def test_targets_use_the_budget_up() -> None:
 
 
 def test_clipped_means_stay_in_range_and_below_the_budget() -> None:
-    model = small_model(kl_budget=20.0, clip_means=True)
+    model = small_model(update="plain", kl_budget=20.0, clip_means=True)
     book = LogBook.of(model)
     model.learn(BATCH)
 

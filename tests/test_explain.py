@@ -60,13 +60,20 @@ def test_contributions_sum_to_the_mean(policy: str) -> None:
 
         assert why.exact
         np.testing.assert_allclose(why.contributions.sum(axis=0), why.mean, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(
-            why.contributions, why.weights[:, None] * why.improved_means, rtol=1e-6
-        )
 
 
-def test_contributions_sum_to_the_mean_of_the_papers_plain_sum() -> None:
-    model = small_model(policy_kwargs={"normalised": False}).learn(BATCH)
+@exact_policies
+def test_in_the_papers_form_contributions_are_weights_times_improved_means(policy: str) -> None:
+    model = small_model(policy, update="plain").learn(2 * BATCH)
+    why = model.explain(STATES[0])
+
+    np.testing.assert_allclose(why.contributions, why.weights[:, None] * why.improved_means)
+    np.testing.assert_allclose(why.contributions.sum(axis=0), why.mean, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("update", ["plain", "anchored"])
+def test_contributions_sum_to_the_mean_of_the_papers_plain_sum(update: str) -> None:
+    model = small_model(policy_kwargs={"normalised": False}, update=update).learn(BATCH)
     why = model.explain(STATES[0])
 
     assert not np.isclose(why.weights.sum(), 1.0)
@@ -126,7 +133,7 @@ def test_attention_is_flagged_as_no_account_of_the_mean() -> None:
 
     assert why.kind == "attention"
     assert not why.exact
-    assert not np.allclose(why.contributions.sum(axis=0), why.mean, atol=1e-3)
+    assert not np.allclose(why.contributions.sum(axis=0), why.mean, rtol=0, atol=1e-5)
     assert "attention" in str(why)
 
 
@@ -146,7 +153,7 @@ def nudged_means(model: IMeL, row: int, by: float, state: NDArray[np.float32]) -
 
 @pytest.mark.parametrize("options", [{}, {"deterministic": "mean"}])
 def test_a_neural_process_is_explained_by_its_sensitivity(options: dict[str, Any]) -> None:
-    model = small_model("NpPolicy", policy_kwargs=options).learn(BATCH)
+    model = small_model("NpPolicy", policy_kwargs=options, update="plain").learn(BATCH)
     assert isinstance(model.policy.interpolator, NeuralProcess)
     why = model.explain(STATES[0])
 
@@ -165,7 +172,7 @@ def test_a_neural_process_is_explained_by_its_sensitivity(options: dict[str, Any
 
 
 def test_a_regressor_says_that_its_memories_have_no_part() -> None:
-    model = small_model("RegressorPolicy").learn(BATCH)
+    model = small_model("RegressorPolicy", update="plain").learn(BATCH)
     why = model.explain(STATES[0])
 
     assert why.kind == "none"
@@ -251,3 +258,19 @@ def test_every_policy_can_be_drawn(policy: str) -> None:
     why = small_model(policy).learn(BATCH).explain(STATES[0])
     ElementTree.fromstring(why._repr_html_().replace("<br>", "<br/>"))
     assert f"<Explanation: mean {str(why).splitlines()[0].partition('mean ')[2]}>" == repr(why)
+
+
+@pytest.mark.parametrize("policy", ["NpPolicy", "RegressorPolicy"])
+def test_the_step_of_an_anchored_policy_is_part_of_its_sensitivity(policy: str) -> None:
+    model = small_model(policy, anchor_size=BATCH).learn(2 * BATCH)
+    why = model.explain(STATES[0])
+
+    assert why.kind == "sensitivity"
+    assert len(why.weights) == 2 * BATCH
+    model.policy.double()  # so that differences of answers are derivatives
+    state = STATES[0].astype(np.float64)
+    # The newest memories are in the anchor too, which their improved means do not move
+    old = [i for i, row in enumerate(why.rows) if row not in model.policy.anchor_rows()][:6]
+    slopes = np.array([nudged_means(model, int(why.rows[i]), 1e-4, state) for i in old])
+    improvements = (why.improved_means - why.means)[old, 0]
+    np.testing.assert_allclose(why.contributions[old, 0], slopes * improvements, rtol=0.02)

@@ -11,8 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from imel.improvement import StdMode, improved_means, improved_stds, mean_kl, next_std, step_size
-from samples import Batch
+from imel.improvement import (
+    StdMode,
+    adapted_std,
+    importance_ratios,
+    improved_means,
+    improved_stds,
+    mean_kl,
+    next_std,
+    std_gradient,
+    step_scale,
+    step_size,
+)
+from samples import Batch, log_density
 
 
 @st.composite
@@ -120,3 +131,57 @@ def test_modes_that_do_not_learn_sigma_refuse_to_improve_it(mode: StdMode) -> No
     one = torch.ones(1, 1)
     with pytest.raises(ValueError, match=mode):
         improved_stds(one[0], one, one, one, 1.0, mode)
+
+
+@given(batches(), st.floats(0.2, 5.0), st.floats(-1.0, 1.0))
+def test_importance_ratios_are_those_of_the_densities(
+    batch: Batch, stretch: float, shift: float
+) -> None:
+    means, stds = batch.means + shift * batch.stds, batch.stds * stretch
+    ratios = importance_ratios(batch.actions, means, stds, batch.means, batch.stds)
+    now = log_density(batch.actions.double(), means.double(), stds.double())
+    then = log_density(*(column.double() for column in batch[1:]))
+    expected = (now - then).sum(dim=1).exp()
+    torch.testing.assert_close(ratios.double(), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_importance_ratios_stay_finite_however_far_apart_policies_are() -> None:
+    actions, near, far = torch.zeros(1, 3), torch.zeros(1, 3), torch.full((1, 3), 1e4)
+    std = torch.full((1, 3), 0.01)
+    assert torch.isfinite(importance_ratios(actions, near, std, far, std)).all()
+    assert float(importance_ratios(actions, far, std, near, std)) < 1e-20
+
+
+@given(batches())
+def test_std_gradient_is_that_of_the_surrogate_in_units_of_the_fisher_information(
+    batch: Batch,
+) -> None:
+    advantages, actions, means = (column.double() for column in batch[:3])
+    log_std = batch.stds.double().log().requires_grad_()
+    density = log_density(actions, means, log_std.exp()).sum(dim=1)
+    (gradient,) = torch.autograd.grad((advantages * density).sum(), log_std)
+    # The Fisher information of log sigma is two
+    expected = gradient.sum(dim=0) / len(advantages) / 2.0
+    ours = std_gradient(advantages, actions, means, batch.stds.double())
+    scale = float(advantages.abs().max())
+    torch.testing.assert_close(ours / scale, expected / scale, rtol=1e-6, atol=1e-9)
+
+
+def test_sigma_follows_gradient_and_bonus_within_bounds() -> None:
+    std = torch.tensor([0.4, 0.4, 0.4, 0.4])
+    gradient = torch.tensor([0.05, -0.02, -5.0, math.nan])
+    moved = adapted_std(std, gradient, bonus=0.02, min_std=0.39, max_std=0.42)
+    expected = torch.tensor([0.42, 0.4, 0.39, 0.4])
+    torch.testing.assert_close(moved, expected)
+
+
+@given(batches(), st.floats(1e-4, 10.0))
+def test_a_scaled_step_has_the_trust_regions_kl(batch: Batch, trust_region: float) -> None:
+    step = batch.actions - batch.means
+    zero = torch.zeros_like(step)
+    scale = step_scale(mean_kl(step, zero, batch.stds), trust_region)
+    assert mean_kl(scale * step, zero, batch.stds) == pytest.approx(trust_region, rel=1e-4)
+
+
+def test_no_step_stays_none() -> None:
+    assert step_scale(0.0, 0.02) == 0.0

@@ -40,6 +40,8 @@ def rows_of(ids: list[int], episodes: list[int]) -> dict[str, Tensor]:
         "stds": 6 * vector[:, :1],
         "rewards": 7 * number,
         "advantages": 8 * number,
+        "behaviour_means": 9 * vector[:, :1],
+        "terminated": 10 * number,
         "episodes": torch.tensor(episodes),
         "steps": torch.tensor(ids),
     }
@@ -258,3 +260,24 @@ def test_a_deep_copy_shares_nothing() -> None:
     adder.add([5])
     assert ids_of(twin) == kept
     assert twin.states.data_ptr() != adder.memory.states.data_ptr()
+
+
+def test_time_order_puts_episodes_together_and_marks_what_follows() -> None:
+    adder = Adder(MemorySettings(), capacity=6)
+    adder.add_rows([0, 0, 1, 1])
+    adder.add_rows([1, 2, 2, 1])  # the first rollout leaves, so these have steps 4 to 7
+    memory = adder.memory
+    order, follows = memory.in_time()
+    assert memory.column("episodes")[order].tolist() == [1, 1, 2, 2]
+    assert memory.column("steps")[order].tolist() == [4, 7, 5, 6]
+    # Steps 4 and 7 are of one episode, but not one after the other
+    assert follows.tolist() == [False, False, True, False]
+
+
+def test_the_newest_rows_are_those_of_the_last_iterations() -> None:
+    adder = Adder(MemorySettings())
+    adder.add([3])
+    adder.add([4])
+    memory = adder.memory
+    assert set(memory.column("iterations")[memory.newest(4)].tolist()) == {1}
+    assert sorted(memory.newest(100).tolist()) == list(range(7))

@@ -1,4 +1,4 @@
-"""Algorithms 1 and 2 line by line: what each does to a batch, and within a run of IMeL."""
+"""Algorithms 1 and 2 line by line: what each does to a batch, and in a run with preset "paper"."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from toy import PointEnv, ScriptedEnv
 
 def one_iteration(env: PointEnv | ScriptedEnv, **settings: Any) -> tuple[IMeL, IMeL]:
     """A model before and after its first iteration of 32 steps."""
-    model = IMeL("MkiPolicy", env, seed=3, batch_size=32, memory_size=64, **settings)
+    model = IMeL(
+        "MkiPolicy", env, seed=3, preset="paper", batch_size=32, memory_size=64, **settings
+    )
     before = copy.deepcopy(model)
     return before, model.learn(32)
 

@@ -119,16 +119,20 @@ def test_conditioning_is_done_once_until_something_changes() -> None:
         assert policy.acting is not acting
 
 
-def test_the_context_is_the_memory_in_normalised_states() -> None:
-    policy = small_model(env=ScriptedEnv()).learn(BATCH).policy
+@pytest.mark.parametrize(("update", "values"), [("plain", "improved_means"), ("anchored", "means")])
+def test_the_context_is_the_memory_in_normalised_states(update: str, values: str) -> None:
+    policy = small_model(env=ScriptedEnv(), update=update).learn(BATCH).policy
     raw = policy.memory.column("states").double()
 
-    states = policy.context().states
+    context = policy.context()
+    states = torch.empty_like(context.states)
+    rows = policy.anchor_rows() if update == "anchored" else torch.arange(len(context))
+    states[rows] = context.states
 
     assert float(raw[:, 0].max()) > 10, "raw states are what is kept"
     expected = (raw - raw.mean(dim=0)) / raw.std(dim=0, unbiased=False)
     torch.testing.assert_close(states, expected.float(), rtol=1e-4, atol=1e-4)
-    assert torch.equal(policy.context().values, policy.memory.column("improved_means"))
+    assert torch.equal(context.values, policy.memory.column(values)[rows])
 
 
 def test_sigma_is_the_policys_or_the_interpolators_own_and_never_below_the_floor() -> None:
@@ -137,7 +141,7 @@ def test_sigma_is_the_policys_or_the_interpolators_own_and_never_below_the_floor
     own = filled(NpPolicy, own_std=True).act(states)[1]
     floored = filled(NpPolicy, own_std=True, min_std=float(own.median())).act(states)[1]
 
-    assert torch.equal(shared, torch.full((len(STATES), 2), 0.4))
+    assert torch.equal(shared, torch.full((len(STATES), 2), 0.5))
     assert own.std() > 0
     assert torch.equal(floored, own.clamp_min(float(own.median())))
 

@@ -154,12 +154,15 @@ def test_parameters_taken_and_set_bring_a_model_back() -> None:
 
 
 @pytest.mark.parametrize("policy", ["MkiPolicy", "NpPolicy", "NearestPolicy"])
-def test_only_the_documented_keys_are_logged(policy: str) -> None:
-    model = small_model(policy)
+@pytest.mark.parametrize("update", ["plain", "anchored"])
+def test_only_the_documented_keys_are_logged(policy: str, update: str) -> None:
+    model = small_model(policy, update=update)
     book = LogBook.of(model)
     model.learn(2 * BATCH)
 
     expected = set(ALWAYS_LOGGED)
+    if update == "anchored":
+        expected |= {"improve/step_kl", "improve/step_scale", "memory/usable_share"}
     if policy != "NpPolicy":
         expected.add("memory/effective_neighbours")
     if policy != "NearestPolicy":

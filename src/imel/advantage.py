@@ -23,7 +23,7 @@ class AdvantageSettings:
 
     gamma: float = 0.99
     """Discount factor."""
-    gae_lambda: float = 0.9
+    gae_lambda: float = 0.97
     """Trace decay of GAE: 0 trusts the critic, 1 trusts the sampled return."""
     advantage: Estimator = "gae"
     """`gae`: standard GAE on rewards. `monte-carlo`: return minus value. `paper`: Algorithm 3 to
@@ -94,6 +94,31 @@ def estimate_advantages(
         returns, values, next_values, terminated, ended, gamma, gae_lambda
     )
     return advantages, returns
+
+
+def replayed_advantages(
+    deltas: Tensor, follows: Tensor, ratios: Tensor, gamma: float, gae_lambda: float
+) -> tuple[Tensor, Tensor]:
+    """Advantages of remembered transitions under a policy that did not make them, all [N].
+
+    Rows are in the order of time, and `follows` marks those whose successor is the next row;
+    `deltas` are the temporal differences and `ratios`, at most one, the importance of each action.
+
+        A_t = delta_t + gamma lambda c_{t+1} A_{t+1},    v_t - V(s_t) = c_t A_t
+
+    The trace is cut where the present policy would hardly have gone, as in V-trace (Espeholt et
+    al. 2018) and Retrace (Munos et al. 2016). With all ratios one it is GAE. Also returns v - V,
+    the correction of the critic's values.
+    """
+    decay = (gamma * gae_lambda * follows.double()).tolist()
+    differences, traces = deltas.double().tolist(), ratios.double().tolist()
+    advantages = [0.0] * len(differences)
+    corrections = [0.0] * len(differences)
+    beyond = 0.0
+    for t in reversed(range(len(differences))):
+        advantages[t] = differences[t] + decay[t] * beyond
+        corrections[t] = beyond = traces[t] * advantages[t]
+    return deltas.new_tensor(advantages), deltas.new_tensor(corrections)
 
 
 def standardise(advantages: Tensor, clip: float) -> Tensor:

@@ -18,11 +18,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
-from torch import Tensor, nn
+from torch import nn
 
-from imel.advantage import estimate_advantages, standardise
-from imel.critic import Critic, explained_variance, fit_critic
-from imel.diagnostics import diagnose
+from imel.critic import Critic
 from imel.environments import make_environments
 from imel.errors import (
     EnvironmentFaultError,
@@ -31,9 +29,9 @@ from imel.errors import (
     SpaceError,
     nearest_name,
 )
-from imel.experience import Rollout, flatten_time
+from imel.experience import Rollout
 from imel.explain import Explanation, Many, One, Rows, explain
-from imel.improvement import improved_means, improved_stds, mean_kl, next_std, step_size
+from imel.kernels import denormals_flushed
 from imel.normaliser import ReturnScale
 from imel.policy import POLICIES, ImelPolicy, check_spaces
 from imel.rollout import EpisodeClock, collect
@@ -41,7 +39,9 @@ from imel.saving import SavedAlgorithm
 from imel.schedules import parse_schedule
 from imel.settings import Settings
 from imel.settings import preset as named_preset
-from imel.training import fit_leave_one_out
+from imel.updates import anchored, plain
+
+_UPDATES = {"plain": plain, "anchored": anchored}
 
 
 class IMeL(SavedAlgorithm):
@@ -153,9 +153,9 @@ class IMeL(SavedAlgorithm):
         self.policy.std.fill_(max(self.std_schedule(1.0), settings.min_std))
         # An interpolator that learns nothing still has an optimizer, over a parameter of no use
         parameters = list(self.policy.interpolator.parameters()) or [nn.Parameter(torch.zeros(1))]
-        self.optimizer = torch.optim.Adam(parameters, lr=self.lr_schedule(1.0))
+        self.optimizer = torch.optim.Adam(parameters, lr=self.lr_schedule(1.0), fused=True)
         self.critic_optimizer = torch.optim.Adam(
-            self.critic.parameters(), lr=settings.critic_learning_rate
+            self.critic.parameters(), lr=settings.critic_learning_rate, fused=True
         )
         self.clock = EpisodeClock(self.n_envs)
         self._set_prior_context()
@@ -172,6 +172,8 @@ class IMeL(SavedAlgorithm):
             memory_size=settings.memory_size,
             own_std=settings.std_mode == "model",
             min_std=settings.min_std,
+            update=settings.update,
+            anchor_size=settings.anchor_size,
             **self.policy_kwargs,
         )
         return policy
@@ -215,22 +217,26 @@ class IMeL(SavedAlgorithm):
             total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
         )
         callback.on_training_start(locals(), globals())
+        with denormals_flushed():
+            self._learn(total_timesteps, callback, log_interval)
+        callback.on_training_end()
+        return self
+
+    def _learn(self, total_timesteps: int, callback: BaseCallback, log_interval: int) -> None:
+        update = _UPDATES[self.settings.update]
         while self.num_timesteps < total_timesteps:
             self._update_schedules(total_timesteps)
             rollout = self._collect(callback)  # Alg. 1 l. 4-7
             if rollout is None:
                 break
-            advantages = self._advantages(rollout)  # l. 8
-            self._improve(rollout, advantages)  # l. 9-12
+            update.improve(self, rollout)  # l. 8-12
             # l. 3 stands at the end of an iteration, not at its start: the model is then whole
             # between iterations, and the first fit is to experience rather than to the prior
-            self._fit(rollout)
+            update.fit(self, rollout)
             self.iteration += 1
             self.learned_timesteps = self.num_timesteps
             if log_interval and self.iteration % log_interval == 0:
                 self.dump_logs()
-        callback.on_training_end()
-        return self
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         self._require_env()
@@ -246,8 +252,11 @@ class IMeL(SavedAlgorithm):
         self._update_learning_rate(self.optimizer)
         self.kl_budget = self.kl_budget_schedule(progress)
         self.logger.record("improve/kl_budget", self.kl_budget)
+        self.max_std = max(self.std_schedule(progress), self.settings.min_std)
         if self.settings.std_mode == "schedule":
-            self.policy.std.fill_(max(self.std_schedule(progress), self.settings.min_std))
+            self.policy.std.fill_(self.max_std)
+        elif self.settings.std_mode == "adaptive":
+            self.policy.std.clamp_max_(self.max_std)
 
     def _collect(self, callback: BaseCallback) -> Rollout | None:
         assert self.env is not None
@@ -306,81 +315,6 @@ class IMeL(SavedAlgorithm):
             self.restart_environments()
         except EnvironmentFaultError as another:
             self._survive(another)
-
-    def _advantages(self, rollout: Rollout) -> Tensor:
-        """A_{0:T} (Alg. 3), and the fit of V^w to the returns."""  # [E * T]
-        settings, normaliser = self.settings, self.policy.normaliser
-        normaliser.update(rollout.states.flatten(0, 1).to(self.device))
-        self.return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
-        states = normaliser(rollout.states.to(self.device))
-        with torch.no_grad():
-            values = self.critic(states).cpu()
-            next_values = self.critic(normaliser(rollout.next_states.to(self.device))).cpu()
-        advantages, returns = estimate_advantages(
-            self.return_scale.scale(rollout.rewards),
-            values,
-            next_values,
-            rollout.terminated,
-            rollout.ended,
-            settings,
-        )
-        self.logger.record("train/explained_variance", explained_variance(values, returns))
-        loss = fit_critic(
-            self.critic,
-            self.critic_optimizer,
-            states.flatten(0, 1),
-            returns.flatten().to(self.device),
-            settings,
-            self.generator,
-        )
-        self.logger.record("train/value_loss", loss)
-        return standardise(flatten_time(advantages), settings.advantage_clip)
-
-    def _improve(self, rollout: Rollout, advantages: Tensor) -> None:
-        """Annotate the batch with improved means, move sigma, remember (Alg. 1 l. 9-12)."""
-        settings = self.settings
-        actions, means = flatten_time(rollout.actions), flatten_time(rollout.means)
-        stds = flatten_time(rollout.stds)
-        step = (advantages, actions, means, stds)
-        eta = step_size(*step, self.kl_budget)
-        improved = improved_means(*step, eta)
-        if settings.clip_means:
-            improved = improved.clamp(-1.0, 1.0)
-        if settings.std_mode in ("advantage", "paper"):
-            stars = improved_stds(*step, eta, settings.std_mode)
-            self.policy.std.copy_(next_std(stars, stds.mean(dim=0), settings.min_std))
-        rows = {
-            "states": flatten_time(rollout.states),
-            "next_states": flatten_time(rollout.next_states),
-            "actions": actions,
-            "means": means,
-            "improved_means": improved,
-            "stds": stds,
-            "rewards": flatten_time(rollout.rewards),
-            "advantages": advantages,
-            "episodes": flatten_time(rollout.episodes),
-            "steps": flatten_time(rollout.steps),
-        }
-        rows = {name: column.to(self.device) for name, column in rows.items()}
-        self.policy.memory.add(rows, self.iteration, settings, self.generator)
-        self.logger.record("improve/step_size", eta)
-        self.logger.record("improve/target_kl", mean_kl(improved, means, stds))
-
-    def _fit(self, rollout: Rollout) -> None:
-        """train(model, C) and condition the policy on what is now remembered (Alg. 1 l. 3)."""
-        policy = self.policy
-        context = policy.context()
-        policy.interpolator.train()
-        fit = fit_leave_one_out(
-            policy.interpolator, self.optimizer, context, self.settings, self.generator
-        )
-        policy.interpolator.eval()
-        policy.changed()
-        if fit is not None:
-            self._n_updates += fit.gradient_steps
-            self.logger.record("train/loss", fit.loss)
-        for key, value in diagnose(policy, rollout, self.iteration, self.generator).items():
-            self.logger.record(key, value)
 
     def dump_logs(self) -> None:
         """Write what was recorded, with progress and speed."""

@@ -20,12 +20,12 @@ def diagnose(
     """Figures by logger key: fit, distance from the policy that acted, state of the memory."""
     memory, context, device = policy.memory, policy.context(), policy.device
     figures: dict[str, float] = {}
-    rows = torch.randperm(len(memory), generator=generator)[:_ROWS].to(device)
+    rows = torch.randperm(len(context), generator=generator)[:_ROWS].to(device)
     error = leave_one_out_error(policy.interpolator, context, rows)
     if error is not None:
-        old = memory.column("means")[rows] - context.values[rows]
         figures["train/loo_error"] = error
-        figures["train/old_mean_error"] = float(old.square().mean())
+    improvements = memory.column("improved_means") - memory.column("means")
+    figures["train/old_mean_error"] = float(improvements.square().mean())
     some = torch.randperm(len(rollout), generator=generator)[:_ROWS]
     states, means, stds = (
         column.flatten(0, 1)[some].to(device)

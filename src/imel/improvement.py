@@ -12,24 +12,36 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-StdMode = Literal["schedule", "constant", "advantage", "paper", "model"]
+Update = Literal["anchored", "plain"]
+StdMode = Literal["adaptive", "schedule", "constant", "advantage", "paper", "model"]
 
 
 @dataclass(frozen=True)
 class ImprovementSettings:
-    """How far experiences are moved, and what becomes of sigma (Alg. 1-2)."""
+    """How far experiences and policy are moved, and what becomes of sigma (Alg. 1-2)."""
 
+    update: Update = "anchored"
+    """`anchored`: at every iteration all memories are improved again against the current policy,
+    and the policy moves from there by a bounded step. `plain`: the paper's reading, the new batch
+    alone is improved and the policy is the interpolation of improved means (paper note 10)."""
+    trust_region: float = 0.02
+    """delta: mean KL by which an anchored update moves the policy (paper note 13)."""
     kl_budget: float | str = "6:1"
     """epsilon: mean KL between improved and acting policy, over all action dimensions together.
-    A number, or `start:end` for a linear schedule over the run."""
-    std: float | str = "0.4:0.1"
+    A number, or `start:end` for a linear schedule over the run. In an anchored update it sets how
+    far improved means lie from means, but not how far the policy goes."""
+    std: float | str = 0.5
     """sigma in policy units (the action range is [-1, 1]). A number, or `start:end`. In the modes
-    that learn sigma this is where it starts."""
-    std_mode: StdMode = "schedule"
-    """`schedule`: follow `std`. `constant`: keep its start (the paper's text). `advantage`: policy
+    that learn sigma this is where it starts, in `adaptive` the most it may be as well."""
+    std_mode: StdMode = "adaptive"
+    """`adaptive`: policy gradient on log sigma with an entropy bonus, never above `std`.
+    `schedule`: follow `std`. `constant`: keep its start (the paper's text). `advantage`: policy
     gradient on sigma. `paper`: Algorithm 2 to the letter, without the advantage. `model`: the
     interpolator's own sigma (Algorithm 1; Neural Processes only). Paper note 3."""
-    min_std: float = 0.02
+    entropy_bonus: float = 0.02
+    """What log sigma gains per iteration in `adaptive`, in deviations of the advantage: noise is
+    given up only where it costs more than this."""
+    min_std: float = 0.05
     """sigma never falls below this."""
     clip_means: bool = False
     """Keep improved means within the action range, where actions still depend on them."""
@@ -87,6 +99,41 @@ def next_std(improved: Tensor, previous: Tensor, min_std: float) -> Tensor:
     mean = torch.where(mean.isfinite(), mean, previous)
     # Paper note 3: one noisy batch must not make sigma vanish, nor explode
     return torch.minimum(mean, 2.0 * previous).clamp_min(min_std)
+
+
+def importance_ratios(
+    actions: Tensor, means: Tensor, stds: Tensor, behaviour_means: Tensor, behaviour_stds: Tensor
+) -> Tensor:
+    """pi(a|s) / b(a|s): how much likelier an action is now than for the policy that took it."""
+    now = ((actions - means) / stds).double()
+    then = ((actions - behaviour_means) / behaviour_stds).double()
+    scale = (behaviour_stds / stds).double().log()
+    logarithm = ((then.square() - now.square()) / 2.0 + scale).sum(dim=-1)  # [N]
+    # Beyond e^60 a ratio says no more than "far likelier", and would overflow
+    return logarithm.clamp(-60.0, 60.0).exp().to(actions.dtype)
+
+
+def std_gradient(advantages: Tensor, actions: Tensor, means: Tensor, stds: Tensor) -> Tensor:
+    """Natural policy gradient on log sigma: mean_t A_t ((a_t - mu_t)^2 / sigma^2 - 1) / 2."""
+    noise = ((actions - means) / stds).square() - 1.0  # [T, d_a]
+    return (advantages[:, None] * noise).mean(dim=0) / 2.0  # [d_a]
+
+
+def adapted_std(
+    std: Tensor, gradient: Tensor, bonus: float, min_std: float, max_std: float
+) -> Tensor:
+    """sigma after one step along the gradient plus the entropy bonus on log sigma."""
+    # One noisy batch must not make sigma vanish, nor explode (paper note 3)
+    step = torch.nan_to_num(gradient + bonus).clamp(-0.2, 0.2)
+    return (std * step.exp()).clamp(min_std, max(min_std, max_std))
+
+
+def step_scale(kl: float, trust_region: float) -> float:
+    """beta such that a step of this mean KL, times beta, has the trust region's.
+
+    The KL of a shift of means is quadratic in its length. Zero where there is no step to scale.
+    """
+    return float((trust_region / kl) ** 0.5) if kl > 0.0 else 0.0
 
 
 def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:

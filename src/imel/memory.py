@@ -24,8 +24,10 @@ PRIOR = -1
 class MemorySettings:
     """What is remembered, and what is forgotten."""
 
-    memory_size: int = 2048
+    memory_size: int = 8192
     """Capacity in transitions."""
+    anchor_size: int = 2048
+    """An anchored policy interpolates the means of its newest memories, this many."""
     forgetting: Forgetting = "fifo"
     """`fifo`: the oldest goes first. `reservoir`: beside the newest batch, what is kept is a
     uniform sample of the whole history (paper note 9)."""
@@ -48,11 +50,13 @@ class Memory(nn.Module):
     states: Tensor  # [capacity, d_s] raw
     next_states: Tensor  # [capacity, d_s] raw
     actions: Tensor  # [capacity, d_a] as sampled
-    means: Tensor  # [capacity, d_a] mu
+    means: Tensor  # [capacity, d_a] mu: the anchor, which follows the policy if updates do
+    behaviour_means: Tensor  # [capacity, d_a] mu of the policy that acted
     improved_means: Tensor  # [capacity, d_a] mu*
-    stds: Tensor  # [capacity, d_a]
+    stds: Tensor  # [capacity, d_a] sigma of the policy that acted
     rewards: Tensor  # [capacity]
     advantages: Tensor  # [capacity] as used by the improvement
+    terminated: Tensor  # [capacity] 1 where the task ended
     episodes: Tensor  # [capacity] int64
     steps: Tensor  # [capacity] int64, position within the episode
     iterations: Tensor  # [capacity] int64, the iteration that made the row
@@ -66,10 +70,12 @@ class Memory(nn.Module):
             "next_states": (state_dim,),
             "actions": (action_dim,),
             "means": (action_dim,),
+            "behaviour_means": (action_dim,),
             "improved_means": (action_dim,),
             "stds": (action_dim,),
             "rewards": (),
             "advantages": (),
+            "terminated": (),
         }
         for name, width in widths.items():
             self.register_buffer(name, torch.zeros(capacity, *width))
@@ -111,7 +117,7 @@ class Memory(nn.Module):
             column.zero_()
         self.column("states").copy_(states)
         self.column("next_states").copy_(states)
-        for name in ("actions", "means", "improved_means"):
+        for name in ("actions", "means", "behaviour_means", "improved_means"):
             self.column(name).copy_(means)
         self.column("stds").fill_(1.0)
         # Each point is an episode of its own, with an id no real episode has
@@ -157,6 +163,20 @@ class Memory(nn.Module):
             column[holes] = column[movers]
             column[targets] = rows[name].to(column.dtype)
         self._size.fill_(size)
+
+    def newest(self, count: int) -> Tensor:
+        """Indices of the newest `count` rows, or of all if there are no more."""
+        ages = self.column("iterations").argsort(descending=True, stable=True)
+        return ages[:count]
+
+    def in_time(self) -> tuple[Tensor, Tensor]:
+        """The order of episodes and their steps, and where the next row in it follows in time."""
+        by_step = self.column("steps").argsort(stable=True)
+        order = by_step[self.column("episodes")[by_step].argsort(stable=True)]
+        episodes, steps = self.column("episodes")[order], self.column("steps")[order]
+        follows = torch.zeros_like(order, dtype=torch.bool)
+        follows[:-1] = (episodes[1:] == episodes[:-1]) & (steps[1:] == steps[:-1] + 1)
+        return order, follows
 
     def forget_episodes(self, episodes: Tensor) -> None:
         """Forget all that is remembered of some episodes."""

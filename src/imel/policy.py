@@ -2,8 +2,10 @@
 
     raw state -> Normaliser -> Interpolator conditioned on the Memory -> N(mu, sigma) -> action
 
-A policy's behaviour is in its memory. One class a kind of interpolator; each names the settings
-of `IMeL` under which that kind learns well on all tasks.
+Plainly, as in the paper, mu interpolates the improved means of all memories. Anchored, it
+interpolates the means of the newest ones and adds a bounded step, smoothed from the improvements
+of all (`imel.interpolators.anchored`). A policy's behaviour is in its memory. One class a kind of
+interpolator; each names the settings of `IMeL` under which that kind learns well on all tasks.
 """
 
 from __future__ import annotations
@@ -22,16 +24,22 @@ from torch import Tensor
 from imel import checkpoint
 from imel.errors import CheckpointError, SpaceError
 from imel.experience import Context
+from imel.improvement import Update
+from imel.interpolators.anchored import Anchored, WeightedAnchored
 from imel.interpolators.attentive import AttentiveNeuralProcess, AttentiveOptions
-from imel.interpolators.base import Conditioned, Interpolator
+from imel.interpolators.base import Conditioned, Interpolator, Weighted
 from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
 from imel.interpolators.nearest import NearestNeighbours, NearestOptions
 from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
 from imel.interpolators.regressor import Regressor, RegressorOptions
+from imel.interpolators.ridge import Basis, Ridge
 from imel.memory import Memory
 from imel.normaliser import Normaliser
 from imel.rollout import FloatArray
 from imel.validation import updated
+
+_WAVES = 64
+"""Random functions of the state, beside the state itself, on which steps are smoothed."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class ImelPolicy(BasePolicy):
     :param memory_size: capacity of the memory in transitions
     :param own_std: act with the interpolator's own sigma (Alg. 1) instead of the policy's
     :param min_std: sigma never falls below this
+    :param update: what the mean is made of, `plain` or `anchored`
+    :param anchor_size: how many of the newest memories the anchor is made of
     :param options: fields of the class's `options_class`
     """
 
@@ -67,15 +77,18 @@ class ImelPolicy(BasePolicy):
     """Settings of IMeL that differ from the general defaults for this kind of interpolator."""
 
     std: Tensor  # [d_a]
+    step_scale: Tensor  # [] beta of an anchored policy
 
     def __init__(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         *,
-        memory_size: int = 2048,
+        memory_size: int = 8192,
         own_std: bool = False,
-        min_std: float = 0.02,
+        min_std: float = 0.05,
+        update: Update = "anchored",
+        anchor_size: int = 2048,
         **options: Any,
     ) -> None:
         check_spaces(observation_space, action_space)
@@ -86,12 +99,15 @@ class ImelPolicy(BasePolicy):
         state_dim, action_dim = observation_space.shape[0], action_space.shape[0]
         self.options = self.make_options(options)
         self.own_std, self.min_std = own_std, min_std
+        self.update, self.anchor_size = update, anchor_size
         self.normaliser = Normaliser(state_dim)
         self.interpolator: Interpolator = self.interpolator_class(
             state_dim, action_dim, self.options
         )
+        self.basis = Basis(state_dim, _WAVES)
         self.memory = Memory(memory_size, state_dim, action_dim)
-        self.register_buffer("std", torch.full((action_dim,), 0.4))
+        self.register_buffer("std", torch.full((action_dim,), 0.5))
+        self.register_buffer("step_scale", torch.zeros(()))
         self.generator = torch.Generator().manual_seed(0)
         self._acting: Acting | None = None
 
@@ -103,13 +119,26 @@ class ImelPolicy(BasePolicy):
     # --- acting ---
 
     def context(self) -> Context:
-        """C: the memories with their states normalised as they are at present."""
+        """C: what is interpolated, with states normalised as they are at present.
+
+        Improved means of all memories, or if anchored the means of the newest.
+        """
+        if self.update == "plain":
+            return self._context(self.memory.column("improved_means"))
+        return self._context(self.memory.column("means")).rows(self.anchor_rows())
+
+    def improvements(self) -> Context:
+        """What each memory would have the policy change."""
         memory = self.memory
-        return Context(
-            self.normaliser(memory.column("states")),
-            memory.column("improved_means"),
-            memory.column("episodes"),
-        )
+        return self._context(memory.column("improved_means") - memory.column("means"))
+
+    def anchor_rows(self) -> Tensor:
+        """The memories an anchored policy's anchor is made of."""
+        return self.memory.newest(self.anchor_size)
+
+    def _context(self, values: Tensor) -> Context:
+        memory = self.memory
+        return Context(self.normaliser(memory.column("states")), values, memory.column("episodes"))
 
     @property
     def acting(self) -> Acting:
@@ -117,9 +146,17 @@ class ImelPolicy(BasePolicy):
         if self._acting is None:
             with torch.no_grad():
                 conditioned = self.interpolator.condition(self.context())
+                if self.update == "anchored":
+                    conditioned = self._anchored(conditioned)
             std = None if self.own_std else self.std
             self._acting = Acting(self.normaliser.frozen(), conditioned, std, self.min_std)
         return self._acting
+
+    def _anchored(self, anchor: Conditioned) -> Anchored:
+        step, scale = Ridge(self.basis, self.improvements()), float(self.step_scale)
+        if isinstance(anchor, Weighted):
+            return WeightedAnchored(anchor, step, scale, self.anchor_rows())
+        return Anchored(anchor, step, scale)
 
     def changed(self) -> None:
         """Memory, weights or normaliser are no longer those the policy was conditioned on."""
@@ -171,6 +208,8 @@ class ImelPolicy(BasePolicy):
             "memory_size": self.memory.capacity,
             "own_std": self.own_std,
             "min_std": self.min_std,
+            "update": self.update,
+            "anchor_size": self.anchor_size,
             **asdict(self.options),
         }
 

@@ -19,6 +19,19 @@ from imel.validation import updated
 SCHEDULED = ("kl_budget", "std", "learning_rate")
 
 PRESETS: dict[str, dict[str, Any]] = {
+    # The paper's plain reading, with schedules of epsilon and sigma that let it learn
+    "paper": {
+        "update": "plain",
+        "memory_size": 2048,
+        "gae_lambda": 0.9,
+        "std": "0.4:0.1",
+        "std_mode": "schedule",
+        "min_std": 0.02,
+        "gradient_steps": 20,
+        "targets_per_step": 256,
+        "critic_epochs": 5,
+        "critic_batch_size": 128,
+    },
     # Where a policy that does nothing is a local optimum: explore with the whole action range
     # first, and fit slowly, lest noise about the cost of acting make the policy stand still
     "exploration": {"std": "1:0.1", "learning_rate": 1e-3},
@@ -29,6 +42,8 @@ _RANGES = {
     "gae_lambda": (0.0, 1.0),
     "advantage_clip": (1e-6, 1e30),
     "min_std": (1e-6, 10.0),
+    "trust_region": (1e-9, 1e9),
+    "entropy_bonus": (0.0, 10.0),
     "prior_std": (0.0, 10.0),
     "memory_size": (2, 2**40),
     "gradient_steps": (0, 2**31),

@@ -32,7 +32,7 @@ def kernel_average(insight: Insight, state: np.ndarray, kept: np.ndarray) -> np.
     assert query is not None
     logits = -np.square(features[kept].astype(np.float64) - query).sum(axis=1)
     weights = np.exp(logits - logits.max())
-    result: np.ndarray = weights / weights.sum() @ insight.column("improved_means")[kept]
+    result: np.ndarray = weights / weights.sum() @ insight.column("means")[kept]
     return result
 
 
@@ -44,14 +44,13 @@ def test_what_the_memories_add_is_the_action(session: Session) -> None:
     np.testing.assert_allclose(answer.contributions.sum(axis=0), answer.mean, atol=1e-5)
     assert answer.weights is not None
     assert answer.anchor is not None
-    improved, means = insight.column("improved_means"), insight.column("means")
-    np.testing.assert_allclose(answer.weights @ improved, answer.mean, atol=1e-5)
-    np.testing.assert_allclose(answer.weights @ means, answer.anchor, atol=1e-5)
+    every = np.arange(insight.rows)
+    np.testing.assert_allclose(answer.anchor, kernel_average(insight, STATE, every), atol=1e-4)
     expected, _ = insight.policy.act(torch.as_tensor(STATE)[None])
     np.testing.assert_array_equal(answer.mean, expected[0].numpy())
 
 
-def test_without_some_memories_the_action_is_the_average_of_the_others(session: Session) -> None:
+def test_without_some_memories_the_anchor_is_the_average_of_the_others(session: Session) -> None:
     insight = session.prepare()
     weights = insight.answer(STATE).weights
     assert weights is not None
@@ -59,7 +58,8 @@ def test_without_some_memories_the_action_is_the_average_of_the_others(session: 
     reduced = insight.without(gone)
     kept = np.setdiff1d(np.arange(insight.rows), gone)
     answer = reduced.answer(STATE)
-    np.testing.assert_allclose(answer.mean, kernel_average(insight, STATE, kept), atol=1e-4)
+    assert answer.anchor is not None
+    np.testing.assert_allclose(answer.anchor, kernel_average(insight, STATE, kept), atol=1e-4)
     assert np.abs(answer.mean - insight.answer(STATE).mean).max() > 1e-3
     assert answer.weights is not None
     assert (answer.weights[gone] == 0).all()

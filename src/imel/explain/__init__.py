@@ -91,10 +91,14 @@ def _explain(policy: ImelPolicy, numbers: NDArray[Any], state: Tensor) -> Explan
     mean = policy.act(state)[0][0]
     influence = influence_at(policy, policy.normaliser(state))
     if influence.kind == "none":
-        nearness = torch.cdist(policy.normaliser(state), policy.context().states)[0]
+        nearness = torch.cdist(
+            *(policy.normaliser(each) for each in (state, memory.column("states")))
+        )[0]
         order = nearness.argsort(stable=True)
     else:
-        order = influence.weights.abs().argsort(descending=True, stable=True)
+        # Those without a share may still add something: after the others, what adds most first
+        added = influence.contributions.abs().sum(dim=1).argsort(descending=True, stable=True)
+        order = added[influence.weights[added].abs().argsort(descending=True, stable=True)]
 
     def array(column: Tensor) -> NDArray[Any]:
         return column[order].cpu().numpy()

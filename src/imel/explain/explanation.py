@@ -24,8 +24,8 @@ _CONNECTION: dict[Kind, str] = {
     "sum": "is the sum of what {count:,} memories add, and rests on about {about} of them",
     "attention": "comes from a network whose attention rests on about {about} of {count:,} "
     "memories (where it looked, not what they added)",
-    "sensitivity": "comes from a network that summarises {count:,} memories; it is sensitive to "
-    "about {about} of them (shares of d mean / d mu*, not what they added)",
+    "sensitivity": "comes from a network and {count:,} memories; it is sensitive to about {about} "
+    "of them (shares of d mean / d mu, not what they added)",
     "none": "comes from a network that does not consult its {count:,} memories; the nearest are "
     "shown",
 }

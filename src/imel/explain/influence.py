@@ -9,6 +9,7 @@ from torch import Tensor
 
 from imel.experience import Context
 from imel.explain.explanation import Kind
+from imel.interpolators.anchored import Anchored
 from imel.interpolators.base import Weighted, effective_neighbours
 from imel.policy import ImelPolicy
 
@@ -39,7 +40,25 @@ def _sensitivity(policy: ImelPolicy, state: Tensor) -> Influence:
     """d mean / d value_i of every memory: its norm as a weight, its product as what it adds.
 
     For a linear smoother that product is the exact contribution; here it is the first order's.
+    The step of an anchored policy is such a smoother; only its anchor is not.
     """
+    norms, contributions = _first_order(policy, state)
+    conditioned = policy.acting.interpolate
+    if isinstance(conditioned, Anchored):
+        width = conditioned.step.values.shape[1]
+        rows = policy.anchor_rows()
+        shares = conditioned.scale * conditioned.step.weights(state)[0]  # [N]
+        norms = shares.abs().mul(width**0.5).index_add(0, rows, norms)
+        step = shares[:, None] * conditioned.step.values
+        contributions = step.index_add(0, rows, contributions)
+    if not norms.any():
+        return Influence("none", norms, contributions, 0.0)
+    weights = norms / norms.sum()
+    return Influence("sensitivity", weights, contributions, _about(weights))
+
+
+def _first_order(policy: ImelPolicy, state: Tensor) -> tuple[Tensor, Tensor]:
+    """How much the interpolated value changes with each of the context's, and the products."""
     context = policy.context()
     values = context.values.detach().clone().requires_grad_()
     # Leaving out an episode that nobody remembers leaves out nothing, and can be differentiated
@@ -53,15 +72,10 @@ def _sensitivity(policy: ImelPolicy, state: Tensor) -> Influence:
             torch.autograd.grad(part, values, retain_graph=True, allow_unused=True)[0]
             for part in answer
         ]
-    found = [gradient for gradient in gradients if gradient is not None]
-    if not found:
-        nothing = torch.zeros(len(context), answer.numel(), device=values.device)
-        return Influence("none", nothing[:, 0], nothing, 0.0)
-    jacobian = torch.stack(found)  # [d_a, N, d_v]
-    norms = jacobian.square().sum(dim=(0, 2)).sqrt()
-    weights = norms / norms.sum().clamp_min(1e-30)
-    contributions = torch.einsum("aiv,iv->ia", jacobian, values.detach())
-    return Influence("sensitivity", weights, contributions, _about(weights))
+    found = [torch.zeros_like(values) if part is None else part for part in gradients]
+    jacobian = torch.stack(found)  # [d_a, n, d_v]
+    norms = jacobian.square().sum(dim=(0, 2)).sqrt()  # [n]
+    return norms, torch.einsum("aiv,iv->ia", jacobian, values.detach())
 
 
 def _about(weights: Tensor) -> float:

@@ -36,8 +36,8 @@ class Answer:
     weights: Array | None = None  # [N], or None where memories have no shares
     contributions: Array | None = None  # [N, d_a] what each adds, or None likewise
     anchor: Array | None = None
-    """[d_a] the same average over what the memories did before improvement, where the answer is
-    such an average."""
+    """[d_a] the average of what the policy does at the memories, before their improvements, where
+    the answer is exact."""
     exact: bool = False
     """Whether the mean *is* the sum of the contributions."""
     effective_neighbours: float | None = None
@@ -139,17 +139,13 @@ class Insight:
             familiarity,
             weights=self._spread(shares),
             contributions=self._spread(added),
-            anchor=self._anchor(shares, added),
+            anchor=self._anchor(shares) if interpolate.exact else None,
             exact=interpolate.exact,
             effective_neighbours=float(effective_neighbours(shares.abs()[None])),
         )
 
-    def _anchor(self, shares: Tensor, added: Tensor) -> Array | None:
-        memory = self._left.memory
-        average, total = shares @ memory.column("improved_means"), added.sum(dim=0)
-        if average.shape != total.shape or not torch.allclose(average, total, atol=1e-4):
-            return None  # what is added is something else than an average of improved means
-        return (shares @ memory.column("means")).cpu().numpy()
+    def _anchor(self, shares: Tensor) -> Array:
+        return (shares @ self._left.memory.column("means")).cpu().numpy()
 
     def _spread(self, values: Tensor) -> Array:
         """Values of the rows that are left, at those rows' own numbers, and zero elsewhere."""

@@ -46,7 +46,8 @@ class AttentiveNeuralProcess(NeuralProcess):
         with torch.no_grad():
             latent = self.latent(self.encoder(pairs(context)).mean(dim=0)).mean
             assert isinstance(self.path, AttentionPath)
-            return ConditionedAttention(self, latent, self.path.condition(context), context.values)
+            reader = self.path.condition(context)
+            return ConditionedAttention(self, latent, reader, context.values)
 
 
 class AttentionPath(DeterministicPath):

@@ -43,20 +43,20 @@ class Conditioned(ABC):
 class Weighted(Conditioned):
     """One in which every memory has a share.
 
-    If `exact`, the answer's mean *is* the sum of `contributions(states)` over memories, so that
-    they are not an account of the computation but the computation itself.
+    If `exact`, the answer's mean *is* the sum of the memories' contributions, so that they are not
+    an account of the computation but the computation itself.
     """
 
     exact: ClassVar[bool]
-    values: Tensor  # [N, d_v] what is remembered
+    values: Tensor  # [N, d_v] of the context
 
     @abstractmethod
     def weights(self, states: Tensor) -> Tensor:
         """The share of each memory in the answer for each state."""  # [T, N]
 
     def contributions(self, states: Tensor) -> Tensor:
-        """What each memory adds to the mean at each state."""  # [T, N, d_v]
-        return self.weights(states)[:, :, None] * self.values
+        """What each memory adds to the answer; if `exact`, the sum over memories is the mean."""
+        return self.weights(states)[:, :, None] * self.values  # [T, N, d_v]
 
 
 class Interpolator(nn.Module, ABC):

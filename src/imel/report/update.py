@@ -58,7 +58,7 @@ def update_figure(step: UpdateStep) -> Figure:
     places = np.linspace(low, high, 160)
     for means, colour, style, label in (
         (step.old_means, OLD, "--", "old policy μ, which acted"),
-        (step.new_means, POLICY, "-", "new policy: the interpolation of the improved means"),
+        (step.new_means, POLICY, "-", "new policy, made of the improved means"),
     ):
         axes.scatter(x, means[shown], s=9, color=colour, alpha=0.55, linewidths=0, zorder=3)
         line = summarise_near(step.positions, means, places, REACH, (10.0, 90.0))

@@ -1,0 +1,115 @@
+"""All memories improved again at every iteration, and a policy that moves by a bounded step.
+
+A departure from the paper (paper notes 10 and 13). What a memory asks for depends on the policy
+that is asked, so with every iteration
+
+1. its anchor becomes what the policy does there now,
+2. its advantage is estimated again, with the present critic and by the present policy's measure,
+3. its improved mean is the one-sample policy gradient step from the new anchor (Alg. 1 l. 9-11).
+
+The fitted step, not each memory's own, is then scaled to the trust region.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from imel.advantage import replayed_advantages, standardise
+from imel.critic import explained_variance, fit_critic
+from imel.experience import Rollout, flatten_time
+from imel.improvement import (
+    importance_ratios,
+    improved_means,
+    mean_kl,
+    step_scale,
+    step_size,
+)
+from imel.interpolators.anchored import Anchored
+from imel.updates.learner import (
+    Learner,
+    fit_interpolator,
+    memories,
+    move_std,
+    observe,
+    record_diagnostics,
+)
+
+_CHUNK = 512
+"""States answered at once: their weights then stay in cache."""
+
+
+def improve(model: Learner, rollout: Rollout) -> None:
+    """Remember the batch and improve all memories against the policy that made it."""
+    settings, policy = model.settings, model.policy
+    memory, column = policy.memory, policy.memory.column
+    _re_anchor(model)
+    observe(model, rollout)
+    memory.add(memories(rollout, policy.device), model.iteration, settings, model.generator)
+    actions, means = column("actions"), column("means")
+    stds = column("stds") if policy.own_std else policy.std.clone().expand_as(means)
+    ratios = importance_ratios(actions, means, stds, column("behaviour_means"), column("stds"))
+    usable = ratios.sum().square() / (ratios.square().sum() * len(memory))
+    model.logger.record("memory/usable_share", float(usable))
+    # At most one: an action that has become likelier counts once, not often
+    ratios = ratios.clamp_max(1.0)
+    advantages = standardise(_advantages(model, ratios), settings.advantage_clip)
+    step = (ratios * advantages, actions, means, stds)
+    eta = step_size(*step, model.kl_budget)
+    improved = improved_means(*step, eta)
+    column("advantages").copy_(advantages)
+    column("improved_means").copy_(improved)
+    move_std(model, ratios * advantages / ratios.mean(), *step[1:], eta)
+    model.logger.record("improve/step_size", eta)
+    model.logger.record("improve/target_kl", mean_kl(improved, means, stds))
+
+
+def fit(model: Learner, rollout: Rollout) -> None:
+    """Fit the anchor's interpolator, smooth the improvements, bound the step they make."""
+    fit_interpolator(model)
+    policy = model.policy
+    conditioned = policy.acting.interpolate
+    assert isinstance(conditioned, Anchored)
+    states = policy.normaliser(flatten_time(rollout.states).to(policy.device))
+    stds = flatten_time(rollout.stds).to(policy.device)
+    with torch.no_grad():
+        step = conditioned.step(states).mean
+    kl = mean_kl(step, torch.zeros_like(step), stds)
+    policy.step_scale.fill_(step_scale(kl, model.settings.trust_region))
+    conditioned.scale = float(policy.step_scale)
+    model.logger.record("improve/step_kl", kl)
+    model.logger.record("improve/step_scale", conditioned.scale)
+    record_diagnostics(model, rollout)
+
+
+def _re_anchor(model: Learner) -> None:
+    """Set the means of all memories to what the policy does at their states now."""
+    policy, column = model.policy, model.policy.memory.column
+    if policy.memory.holds_prior:
+        return
+    means = torch.cat([policy.act(states)[0] for states in torch.split(column("states"), _CHUNK)])
+    column("means").copy_(means.clamp(-1.0, 1.0) if model.settings.clip_means else means)
+
+
+def _advantages(model: Learner, ratios: Tensor) -> Tensor:
+    """The present policy's advantages of all memories, and the fit of V^w to their values."""
+    settings, policy = model.settings, model.policy
+    column, normaliser = policy.memory.column, policy.normaliser
+    states = normaliser(column("states"))
+    with torch.no_grad():
+        values = model.critic(states)
+        next_values = model.critic(normaliser(column("next_states")))
+    beyond = next_values * (1.0 - column("terminated"))
+    deltas = model.return_scale.scale(column("rewards")) + settings.gamma * beyond - values
+    order, follows = policy.memory.in_time()
+    advantages, corrections = torch.empty_like(values), torch.empty_like(values)
+    advantages[order], corrections[order] = replayed_advantages(
+        deltas[order], follows, ratios[order], settings.gamma, settings.gae_lambda
+    )
+    returns = values + corrections
+    model.logger.record("train/explained_variance", explained_variance(values, returns))
+    loss = fit_critic(
+        model.critic, model.critic_optimizer, states, returns, settings, model.generator
+    )
+    model.logger.record("train/value_loss", loss)
+    return advantages

@@ -1,0 +1,94 @@
+"""Ridge regression on a fixed basis: what it fits, how far it shrinks, and each memory's share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from sklearn.linear_model import Ridge as SklearnRidge
+from torch import Tensor
+
+from imel.experience import Context
+from imel.interpolators.ridge import PENALTIES, Basis, Ridge
+
+GENERATOR = torch.Generator().manual_seed(0)
+
+
+def plane(states: Tensor) -> Tensor:
+    return torch.stack([1.0 + states[:, 0] - 2.0 * states[:, 1], 0.5 * states[:, 2]], dim=1)
+
+
+def noisy_context(noise: float, count: int = 400) -> Context:
+    generator = torch.Generator().manual_seed(1)
+    states = torch.randn(count, 3, generator=generator)
+    values = plane(states) + noise * torch.randn(count, 2, generator=generator)
+    return Context(states, values, torch.arange(count))
+
+
+def test_a_plane_without_noise_is_found() -> None:
+    ridge = Ridge(Basis(3, 8), noisy_context(0.0))
+    states = torch.randn(50, 3, generator=GENERATOR).clamp(-3.0, 3.0)
+    # The least penalty there is shrinks by about a ten-thousandth of the mean eigenvalue
+    reach = float(plane(states).abs().max())
+    torch.testing.assert_close(ridge(states).mean, plane(states), atol=1e-3 * reach, rtol=0.0)
+
+
+def test_it_is_ridge_regression_with_the_penalty_it_chose() -> None:
+    basis, context = Basis(3, 8), noisy_context(1.0)
+    ridge = Ridge(basis, context)
+    oracle = SklearnRidge(alpha=ridge.penalty).fit(basis(context.states), context.values)
+    states = torch.randn(50, 3, generator=GENERATOR)
+    expected = torch.as_tensor(oracle.predict(basis(states)), dtype=torch.float32)
+    torch.testing.assert_close(ridge(states).mean, expected, atol=1e-4, rtol=0.0)
+
+
+def test_noise_is_shrunk_and_signal_is_not() -> None:
+    basis = Basis(3, 8)
+    noisy, clean = Ridge(basis, noisy_context(30.0)), Ridge(basis, noisy_context(0.1))
+    assert noisy.penalty > 10.0 * clean.penalty
+
+
+def test_pure_noise_leaves_little_of_a_step() -> None:
+    context = noisy_context(0.0)
+    noise = torch.randn(400, 2, generator=GENERATOR)
+    fitted = Ridge(Basis(3, 64), Context(context.states, noise, context.episodes))
+    assert float(fitted(context.states).mean.square().mean()) < 0.05
+
+
+def test_the_weights_are_the_computation() -> None:
+    context = noisy_context(1.0)
+    ridge = Ridge(Basis(3, 8), context)
+    states = torch.randn(20, 3, generator=GENERATOR)
+    weights = ridge.weights(states)
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(20), atol=1e-4, rtol=0.0)
+    torch.testing.assert_close(weights @ context.values, ridge(states).mean, atol=1e-4, rtol=0.0)
+    torch.testing.assert_close(
+        ridge.contributions(states).sum(dim=1), ridge(states).mean, atol=1e-4, rtol=0.0
+    )
+
+
+def test_far_states_are_answered_as_the_border_of_experience_is() -> None:
+    ridge = Ridge(Basis(3, 8), noisy_context(0.0))
+    border, beyond = torch.full((1, 3), 5.0), torch.full((1, 3), 500.0)
+    assert torch.equal(ridge(border).mean, ridge(beyond).mean)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_a_few_memories_are_enough(count: int) -> None:
+    context = noisy_context(1.0, count)
+    assert torch.isfinite(Ridge(Basis(3, 64), context)(torch.zeros(1, 3)).mean).all()
+
+
+def test_equal_values_are_reproduced_everywhere() -> None:
+    context = noisy_context(0.0)
+    same = Context(context.states, torch.full((400, 2), 0.25), context.episodes)
+    answer = Ridge(Basis(3, 8), same)(torch.randn(10, 3, generator=GENERATOR)).mean
+    torch.testing.assert_close(answer, torch.full((10, 2), 0.25))
+
+
+def test_the_penalty_is_one_of_the_candidates() -> None:
+    basis, context = Basis(3, 8), noisy_context(1.0)
+    features = basis(context.states).double()
+    features = features - features.mean(dim=0)
+    unit = float(features.square().sum() / features.shape[1])
+    ratio = Ridge(basis, context).penalty / unit
+    assert min(abs(ratio / candidate - 1.0) for candidate in PENALTIES) < 1e-4

@@ -1,0 +1,133 @@
+"""The anchored update: all memories improved again, and a policy moved by a bounded step."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from imel import IMeL
+from imel.improvement import importance_ratios, improved_means, mean_kl
+from imel.interpolators.anchored import Anchored
+from imel.interpolators.base import Weighted
+from small import STATES, small_model
+
+STEPS = 192
+"""Three batches, of which the memory of a small model holds two."""
+
+
+def learned(policy: str = "MkiPolicy", **settings: Any) -> IMeL:
+    return small_model(policy, **settings).learn(STEPS)
+
+
+def batch_states(model: IMeL) -> torch.Tensor:
+    memory = model.policy.memory
+    return memory.column("states")[memory.column("iterations") == model.iteration - 1]
+
+
+def test_the_policy_moves_by_the_trust_region_from_its_anchor() -> None:
+    model = learned(trust_region=0.05, std_mode="constant")
+    acting = model.policy.acting
+    assert isinstance(acting.interpolate, Anchored)
+    states = model.policy.normaliser(batch_states(model))
+    step = acting.interpolate.scale * acting.interpolate.step(states).mean
+    assert mean_kl(step, torch.zeros_like(step), model.policy.std) == pytest.approx(0.05, rel=1e-4)
+
+
+def test_anchors_follow_the_policy() -> None:
+    model = small_model()
+    model.learn(128)
+    before = copy.deepcopy(model.policy)
+    model.learn(64, reset_num_timesteps=False)
+    memory = model.policy.memory
+    old = memory.column("iterations") == 1
+    assert old.any()
+    expected, _ = before.act(memory.column("states")[old])
+    torch.testing.assert_close(memory.column("means")[old], expected)
+    assert not torch.equal(memory.column("means")[old], memory.column("behaviour_means")[old])
+
+
+def test_every_memory_is_improved_from_its_new_anchor() -> None:
+    model = learned(std_mode="constant")
+    memory = model.policy.memory
+    column = memory.column
+    stds = model.policy.std.expand_as(column("means"))
+    ratios = importance_ratios(
+        column("actions"), column("means"), stds, column("behaviour_means"), column("stds")
+    ).clamp_max(1.0)
+    eta = float(model.logger.name_to_value.get("improve/step_size", 0.0))
+    step = column("improved_means") - column("means")
+    expected = improved_means(
+        ratios * column("advantages"), column("actions"), column("means"), stds, 1.0
+    )
+    expected = expected - column("means")
+    moved = expected.abs() > 1e-6
+    scales = (step / expected)[moved]
+    torch.testing.assert_close(scales, scales.median().expand_as(scales), rtol=1e-3, atol=0.0)
+    assert eta == 0.0 or float(scales.median()) == pytest.approx(eta, rel=1e-3)
+
+
+def test_the_anchor_is_made_of_the_newest_memories() -> None:
+    model = learned(anchor_size=64)
+    policy = model.policy
+    rows = policy.anchor_rows()
+    assert rows.numel() == 64
+    assert (policy.memory.column("iterations")[rows] == model.iteration - 1).all()
+    weights = policy.acting.interpolate
+    assert isinstance(weights, Weighted)
+    shares = weights.weights(policy.normaliser(torch.as_tensor(STATES)))
+    others = torch.ones(len(policy.memory), dtype=torch.bool)
+    others[rows] = False
+    assert (shares[:, others] == 0.0).all()
+
+
+@pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy"])
+def test_contributions_add_up_to_the_mean(policy: str) -> None:
+    model = learned(policy, anchor_size=64)
+    states = torch.as_tensor(STATES)
+    conditioned = model.policy.acting.interpolate
+    assert isinstance(conditioned, Weighted)
+    assert conditioned.exact
+    total = conditioned.contributions(model.policy.normaliser(states)).sum(dim=1)
+    torch.testing.assert_close(total, model.policy.act(states)[0], atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("policy", ["NpPolicy", "RegressorPolicy", "AnpPolicy"])
+def test_every_interpolator_can_be_the_anchor(policy: str) -> None:
+    model = learned(policy)
+    assert isinstance(model.policy.acting.interpolate, Anchored)
+    assert torch.isfinite(model.policy.act(torch.as_tensor(STATES))[0]).all()
+
+
+def test_without_advantages_the_policy_stays_at_its_anchor() -> None:
+    model = learned(gamma=0.0, advantage_clip=1e-6, entropy_bonus=0.0)
+    model.policy.memory.column("improved_means").copy_(model.policy.memory.column("means"))
+    model.policy.changed()
+    conditioned = model.policy.acting.interpolate
+    assert isinstance(conditioned, Anchored)
+    states = model.policy.normaliser(torch.as_tensor(STATES))
+    torch.testing.assert_close(conditioned(states).mean, conditioned.anchor(states).mean)
+
+
+def test_sigma_never_exceeds_its_setting() -> None:
+    model = learned(std=0.3, entropy_bonus=0.2)
+    assert torch.allclose(model.policy.memory.column("stds"), torch.tensor(0.3))
+
+
+def test_sigma_falls_where_noise_costs() -> None:
+    model = learned(std=0.8, entropy_bonus=0.0)
+    assert (model.policy.std < 0.8).all()
+
+
+def test_the_critic_learns_from_the_whole_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def spy(critic: Any, optimizer: Any, states: Any, *rest: Any) -> float:
+        seen.append(states.shape[0])
+        return 0.0
+
+    monkeypatch.setattr("imel.updates.anchored.fit_critic", spy)
+    learned()
+    assert seen == [64, 128, 128]
