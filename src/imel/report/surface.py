@@ -117,7 +117,7 @@ def _draw_update(axes: Axes, surface: PolicySurface) -> None:
         draw_arrows(
             axes, x[chosen], old[chosen], improved[chosen], color=colour, alpha=0.55, label=label
         )
-    axes.scatter(x, old, s=14, color=OLD, zorder=3, label="μ: the mean when remembered")
+    axes.scatter(x, old, s=14, color=OLD, zorder=3, label="μ: the mean at a memory")
     line = summarise_near(
         surface.positions[:, 0], surface.policy_means, surface.x, REACH, (10.0, 90.0)
     )
