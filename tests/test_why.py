@@ -195,7 +195,7 @@ def test_where_memories_cannot_be_posed_the_state_alone_is_drawn(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("pygame")
-    gymnasium.register("UnposedPendulum-v0", "test_why:UnposedPendulum")
+    gymnasium.register("UnposedPendulum-v0", "test_why:UnposedPendulum", max_episode_steps=20)
     path = tmp_path / "why.png"
     flags = ("--step", "3", "--frame", str(path), "--env", "UnposedPendulum-v0")
     text = said(capsys, str(run_dir), *flags)
