@@ -185,6 +185,16 @@ def test_a_regressor_says_that_its_memories_have_no_part() -> None:
     assert (np.diff(distances) >= -1e-5).all(), "the nearest first"
 
 
+def test_where_no_memory_has_a_part_all_of_them_are_listed() -> None:
+    model = small_model("RegressorPolicy", anchor_size=BATCH).learn(2 * BATCH)
+    model.policy.step_scale.zero_()
+    model.policy.changed()
+    why = model.explain(STATES[0])
+
+    assert why.kind == "none"
+    assert sorted(why.rows) == list(range(2 * BATCH)), "not only those of the anchor"
+
+
 def test_several_observations_are_explained_as_each_of_them() -> None:
     model = small_model().learn(BATCH)
     explained = model.explain(STATES[:3])

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +33,21 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pictures") / "car"
     assert main(["train", "MountainCarContinuous-v0", *TRAIN, "--run-dir", str(folder)]) == 0
     return folder
+
+
+def test_the_action_shown_is_named_once(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"n_envs": 2, "batch_size": 64, "memory_size": 128, "seed": 0}
+    model = IMeL("NearestPolicy", "Reacher-v5", critic_epochs=1, **small)
+    folder = tmp_path / "checkpoints"
+    for iteration in (1, 2):
+        model.learn(64, reset_num_timesteps=False)
+        model.save(folder / f"iteration-{iteration:08d}")
+    titles = [surface.title for surface in training_surfaces(tmp_path, None)]
+    assert [title.count("of 2") for title in titles] == [1, 1]
+    assert [title.splitlines()[1] for title in titles] == [
+        "iteration 1, 64 steps",
+        "iteration 2, 128 steps",
+    ]
 
 
 def policy_after(run_dir: Path, iteration: int) -> ImelPolicy:

@@ -46,7 +46,7 @@ export function showBars(answer, before, beforeName) {
   const reach = furthest(answer, before);
   const item = (name, text) => h("span", {}, h("i", { class: name }), text);
   holder.replaceChildren(...answer.mean.map((_, i) => bar(i, answer, before, reach)));
-  const keys = [item("mean", answer.exact && answer.anchor ? "Σ w μ*" : "μ"), item("sigma", "± σ")];
+  const keys = [item("mean", "mean"), item("sigma", "± σ")];
   if (answer.anchor) keys.push(item("anchor", "Σ w μ"));
   if (before) keys.push(item("other", beforeName));
   byId("action-keys").replaceChildren(...keys);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,5 +78,5 @@ def training_surfaces(place: Path, action: int | None) -> list[PolicySurface]:
     for model, policy in zip(shown, policies, strict=True):
         steps = "" if model.timesteps is None else f", {model.timesteps:,} steps"
         title = f"{name}{note}\niteration {model.iteration}{steps}"
-        surfaces.append(policy_surface(policy, title, dimension, view))
+        surfaces.append(replace(policy_surface(policy, "", dimension, view), title=title))
     return surfaces

@@ -91,9 +91,8 @@ def _explain(policy: ImelPolicy, numbers: NDArray[Any], state: Tensor) -> Explan
     mean = policy.act(state)[0][0]
     influence = influence_at(policy, policy.normaliser(state))
     if influence.kind == "none":
-        nearness = torch.cdist(
-            *(policy.normaliser(each) for each in (state, memory.column("states")))
-        )[0]
+        places, place = policy.normaliser(memory.column("states")), policy.normaliser(state)
+        nearness = torch.cdist(place, places)[0]
         order = nearness.argsort(stable=True)
     else:
         # Those without a share may still add something: after the others, what adds most first

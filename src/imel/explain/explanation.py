@@ -13,7 +13,8 @@ Array = NDArray[Any]
 Kind = Literal["sum", "attention", "sensitivity", "none"]
 """What a memory's weight is.
 
-`sum`: its share in the answer, which is the sum of all contributions (MKI, nearest neighbours).
+`sum`: its share in the answer, or in the anchor of one; the answer is the sum of all contributions
+(MKI, nearest neighbours).
 `attention`: how much the network looked at it; what it made of that is not a sum.
 `sensitivity`: how much the answer would move with its value, as a share of all such movements.
 `none`: memories take no part in the answer (the regressor); they are in order of distance.
@@ -35,9 +36,9 @@ _CONNECTION: dict[Kind, str] = {
 class Explanation:
     """An action's mean and every memory's part in it, the largest weight first.
 
-    If `exact`, `contributions` sum to `mean`. Otherwise they are weights times improved means
-    where there is attention, and (d mean / d mu*_i) mu*_i where there is sensitivity. Means and
-    actions are in policy units: the action range is [-1, 1].
+    If `exact`, `contributions` sum to `mean`. Otherwise they are weights times values where there
+    is attention, and first derivatives times values where there is sensitivity. Means and actions
+    are in policy units: the action range is [-1, 1].
     """
 
     observation: Array  # [d_s] raw
