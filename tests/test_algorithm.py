@@ -231,10 +231,18 @@ def mean_return(model: IMeL) -> float:
 
 
 @pytest.mark.parametrize(
-    ("policy", "steps"), [("MkiPolicy", 2048), ("RegressorPolicy", 2048), ("NearestPolicy", 4096)]
+    ("policy", "preset", "steps"),
+    [
+        ("MkiPolicy", None, 4096),
+        ("MkiPolicy", "paper", 2048),
+        ("MkiPolicy", "anchored", 2048),
+        ("RegressorPolicy", None, 2048),
+        ("NearestPolicy", None, 4096),
+    ],
 )
-def test_the_return_improves(policy: str, steps: int) -> None:
-    model = IMeL(policy, points(), seed=0, batch_size=128, memory_size=1024, gradient_steps=5)
+def test_the_return_improves(policy: str, preset: str | None, steps: int) -> None:
+    small: dict[str, Any] = {"batch_size": 128, "memory_size": 1024, "gradient_steps": 5}
+    model = IMeL(policy, points(), seed=0, preset=preset, **small)
     before = mean_return(model)
 
     model.learn(steps)

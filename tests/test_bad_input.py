@@ -174,9 +174,9 @@ def test_observations_of_the_wrong_shape_are_refused(shape: tuple[int, ...]) -> 
         model.explain(np.zeros(shape, np.float32))
 
 
-def test_observations_are_explained_one_at_a_time() -> None:
-    with pytest.raises(ImelError, match="one observation of shape"):
-        small_model().explain(STATES)
+def test_only_observations_are_explained() -> None:
+    with pytest.raises(ImelError, match=r"observations of shape \(2,\) are explained"):
+        small_model().learn(BATCH).explain(STATES[:, :1])
 
 
 @pytest.mark.parametrize("steps", [0, -5])

@@ -51,7 +51,9 @@ def test_a_quick_suite_is_a_small_part_in_a_store_of_its_own() -> None:
 
 def test_the_ablation_has_every_variant_beside_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"trpo", "trpo-plain"} <= set(find_suite("ablation", quick=False).algorithms)
-    monkeypatch.setitem(algorithms.VARIANTS, "mki-small", ("mki", {"memory_size": 2048}))
+    small = ("mki", {"memory_size": 1024})
+    variants = {"trpo-plain": algorithms.VARIANTS["trpo-plain"], "mki-small": small}
+    monkeypatch.setattr("imel.bench.suites.VARIANTS", variants)
     assert find_suite("ablation", quick=False).algorithms == (
         *("trpo", "mki", "trpo-plain", "mki-small", "random"),
     )

@@ -272,7 +272,7 @@ def test_every_policy_can_be_drawn(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["NpPolicy", "RegressorPolicy"])
 def test_the_step_of_an_anchored_policy_is_part_of_its_sensitivity(policy: str) -> None:
-    model = small_model(policy, anchor_size=BATCH).learn(2 * BATCH)
+    model = small_model(policy, update="anchored", anchor_size=BATCH).learn(2 * BATCH)
     why = model.explain(STATES[0])
 
     assert why.kind == "sensitivity"

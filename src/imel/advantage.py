@@ -23,7 +23,7 @@ class AdvantageSettings:
 
     gamma: float = 0.99
     """Discount factor."""
-    gae_lambda: float = 0.97
+    gae_lambda: float = 0.9
     """Trace decay of GAE: 0 trusts the critic, 1 trusts the sampled return."""
     advantage: Estimator = "gae"
     """`gae`: standard GAE on rewards. `monte-carlo`: return minus value. `paper`: Algorithm 3 to

@@ -19,9 +19,9 @@ class CriticSettings:
     """Hidden layers of V^w."""
     critic_learning_rate: float = 1e-3
     """Adam's rate for V^w."""
-    critic_epochs: int = 2
+    critic_epochs: int = 5
     """Passes per iteration: over the memory if the update is anchored, else over the batch."""
-    critic_batch_size: int = 256
+    critic_batch_size: int = 128
     """Transitions per gradient step."""
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Update = Literal["anchored", "plain"]
+Update = Literal["plain", "anchored"]
 StdMode = Literal["adaptive", "schedule", "constant", "advantage", "paper", "model"]
 
 
@@ -20,17 +20,18 @@ StdMode = Literal["adaptive", "schedule", "constant", "advantage", "paper", "mod
 class ImprovementSettings:
     """How far experiences and policy are moved, and what becomes of sigma (Alg. 1-2)."""
 
-    update: Update = "anchored"
-    """`anchored`: at every iteration all memories are improved again against the current policy,
-    and the policy moves from there by a bounded step. `plain`: the paper's reading, the new batch
-    alone is improved and the policy is the interpolation of improved means (paper note 10)."""
+    update: Update = "plain"
+    """`plain`: the paper's reading, the new batch is improved and the policy is the interpolation
+    of improved means. `anchored`: at every iteration all memories are improved again against the
+    current policy, and the policy moves from there by a bounded step (paper note 10); it wants
+    settings of its own, those of the preset `anchored`."""
     trust_region: float = 0.02
     """delta: mean KL by which an anchored update moves the policy (paper note 13)."""
     kl_budget: float | str = "6:1"
     """epsilon: mean KL between improved and acting policy, over all action dimensions together.
     A number, or `start:end` for a linear schedule over the run. In an anchored update it sets how
     far improved means lie from means, but not how far the policy goes."""
-    std: float | str = 0.5
+    std: float | str = "0.5:0.2"
     """sigma in policy units (the action range is [-1, 1]). A number, or `start:end`. In the modes
     that learn sigma this is where it starts, in `adaptive` the most it may be as well."""
     std_mode: StdMode = "adaptive"

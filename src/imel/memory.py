@@ -24,7 +24,7 @@ PRIOR = -1
 class MemorySettings:
     """What is remembered, and what is forgotten."""
 
-    memory_size: int = 8192
+    memory_size: int = 2048
     """Capacity in transitions."""
     anchor_size: int = 2048
     """An anchored policy interpolates the means of its newest memories, this many."""

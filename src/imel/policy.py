@@ -84,10 +84,10 @@ class ImelPolicy(BasePolicy):
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
         *,
-        memory_size: int = 8192,
+        memory_size: int = 2048,
         own_std: bool = False,
         min_std: float = 0.05,
-        update: Update = "anchored",
+        update: Update = "plain",
         anchor_size: int = 2048,
         **options: Any,
     ) -> None:
@@ -251,6 +251,13 @@ class MkiPolicy(ImelPolicy):
 
 class NpPolicy(ImelPolicy):
     """Neural Process."""
+
+    # Its fit is disturbed by the noise that helps the others to explore
+    recommended: ClassVar[Mapping[str, Any]] = {
+        "std": "0.4:0.1",
+        "std_mode": "schedule",
+        "min_std": 0.02,
+    }
 
     interpolator_class = NeuralProcess
     options_class = NeuralProcessOptions

@@ -22,9 +22,9 @@ class FitSettings:
 
     learning_rate: float | str = 3e-3
     """Adam's rate. A number, or `start:end` for a linear schedule over the run."""
-    gradient_steps: int = 10
+    gradient_steps: int = 20
     """Gradient steps per iteration; passes over all episodes if `leave_out=each-episode`."""
-    targets_per_step: int = 128
+    targets_per_step: int = 256
     """Memories predicted in one gradient step."""
     leave_out: LeaveOut = "sampled"
     """`sampled`: targets of many episodes in one step, each predicted without its own episode.

@@ -58,7 +58,8 @@ class Ridge(Weighted):
         self.penalty = best_penalty(eigenvalues, projected, values - self._offset)
         shrunk = axes / (eigenvalues + self.penalty)
         self._slope = (shrunk @ projected).to(features.dtype)  # [d_phi, d_v]
-        self._features, self._shrunk, self._axes = features, shrunk, axes
+        self._inverse = (shrunk @ axes.T).to(features.dtype)  # [d_phi, d_phi]
+        self._centred = features - self._centre
 
     def __call__(self, states: Tensor) -> Prediction:
         """The fitted surface."""
@@ -67,9 +68,9 @@ class Ridge(Weighted):
 
     def weights(self, states: Tensor) -> Tensor:
         """Shares, which sum to one over memories and may be negative."""  # [T, N]
-        along = (self._basis(states) - self._centre).double() @ self._shrunk @ self._axes.T
-        shares: Tensor = along @ (self._features - self._centre).double().T
-        return (shares + 1.0 / max(1, shares.shape[1])).to(self._centre.dtype)
+        along = (self._basis(states) - self._centre) @ self._inverse
+        shares: Tensor = along @ self._centred.T
+        return shares + 1.0 / max(1, shares.shape[1])
 
 
 def best_penalty(eigenvalues: Tensor, projected: Tensor, values: Tensor) -> float:
