@@ -242,6 +242,10 @@ class ImelPolicy(BasePolicy):
         return policy.to(device)
 
 
+_QUIET: Mapping[str, Any] = {"std": "0.4:0.1", "std_mode": "schedule", "min_std": 0.02}
+"""Fitted networks are disturbed by the noise that helps kernels to explore."""
+
+
 class MkiPolicy(ImelPolicy):
     """Mean Kernel Interpolation: every action is a weighted average of remembered ones."""
 
@@ -252,12 +256,7 @@ class MkiPolicy(ImelPolicy):
 class NpPolicy(ImelPolicy):
     """Neural Process."""
 
-    # Its fit is disturbed by the noise that helps the others to explore
-    recommended: ClassVar[Mapping[str, Any]] = {
-        "std": "0.4:0.1",
-        "std_mode": "schedule",
-        "min_std": 0.02,
-    }
+    recommended = _QUIET
 
     interpolator_class = NeuralProcess
     options_class = NeuralProcessOptions
@@ -266,6 +265,7 @@ class NpPolicy(ImelPolicy):
 class AnpPolicy(ImelPolicy):
     """Attentive Neural Process."""
 
+    recommended = _QUIET
     interpolator_class = AttentiveNeuralProcess
     options_class = AttentiveOptions
 
@@ -273,6 +273,7 @@ class AnpPolicy(ImelPolicy):
 class RegressorPolicy(ImelPolicy):
     """A plain network: the ablation without interpolation."""
 
+    recommended = _QUIET
     interpolator_class = Regressor
     options_class = RegressorOptions
 
