@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from torch import Tensor
 
 from imel import kernels
-from imel.kernels import PreparedKeys, kernel_interpolation
+from imel.kernels import PreparedKeys, denormals_flushed, kernel_interpolation
 from samples import RAGGED
 
 
@@ -198,3 +199,14 @@ def test_episodes_of_one_side_only_are_refused() -> None:
         kernel_interpolation(*problem()._replace(query_episodes=None))
     with pytest.raises(ValueError, match="episodes"):
         kernel_interpolation(*problem()._replace(key_episodes=None))
+
+
+def test_denormals_are_flushed_within_and_kept_outside() -> None:
+    def product() -> float:
+        return float(torch.tensor([1e-30]) * torch.tensor([1e-12]))
+
+    assert product() > 0.0
+    with suppress(ValueError), denormals_flushed():
+        assert product() == 0.0
+        raise ValueError("ends it too")
+    assert product() > 0.0

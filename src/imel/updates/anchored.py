@@ -47,6 +47,7 @@ def improve(model: Learner, rollout: Rollout) -> None:
     observe(model, rollout)
     memory.add(memories(rollout, policy.device), model.iteration, settings, model.generator)
     actions, means = column("actions"), column("means")
+    # A sigma of the interpolator's own is taken as it was when the memory was made
     stds = column("stds") if policy.own_std else policy.std.clone().expand_as(means)
     ratios = importance_ratios(actions, means, stds, column("behaviour_means"), column("stds"))
     usable = ratios.sum().square() / (ratios.square().sum() * len(memory))
