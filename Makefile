@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN ?= runs/mountaincar
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow test-faults check format explorer-frontend explorer-bench docs dist clean
+.PHONY: help install train test test-slow test-faults check format explorer-frontend explorer-bench docs tutorial dist clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -46,6 +46,9 @@ explorer-bench: install  ## time the explorer with 100,000 made-up memories
 
 docs: install  ## build the documentation into docs/_build
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build
+
+tutorial: install  ## run docs/tutorial.md, and put what it prints and draws into it (minutes)
+	$(BIN)/python tests/pages.py docs/tutorial.md
 
 dist: install  ## build wheel and sdist into dist/
 	$(BIN)/python -m build

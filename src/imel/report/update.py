@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from imel.report.surface import (
     scale_actions,
 )
 
-_MOST_ARROWS = 250
+_MOST_ARROWS, _TITLE_WIDTH = 250, 90
 
 
 @dataclass(frozen=True)
@@ -78,12 +79,12 @@ def update_figure(step: UpdateStep) -> Figure:
             linestyle=style,
             linewidth=2.4,
             zorder=4,
-            label=f"{name}, mean over states near there",
+            label=f"{name}, mean near there",
         )
     scale_actions(axes, np.concatenate([old, improved, step.new_means]))
     axes.set_xlim(low, high)
     axes.set_xlabel(step.axis_label)
     axes.set_ylabel(f"{step.action_label} (logarithmic beyond [-1, 1])")
-    axes.set_title(step.title, fontsize=11)
+    axes.set_title(textwrap.fill(step.title, _TITLE_WIDTH), fontsize=11)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
