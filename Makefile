@@ -22,8 +22,8 @@ train: install  ## train on MountainCarContinuous-v0, evaluate, draw the curve a
 test: install  ## run the tests (a few minutes on two cores)
 	$(BIN)/python -m pytest -n 2
 
-test-slow: install  ## run the checks that take long: learning on MuJoCo tasks, cost against TRPO
-	$(BIN)/python -m pytest -m slow -s tests/test_learning.py
+test-slow: install  ## run the checks that take long: learning, cost against TRPO, the whole tutorial
+	$(BIN)/python -m pytest -m slow -s tests/test_learning.py tests/test_docs.py
 
 test-faults: install  ## run the long fault trials: kills, mutated files, a soak (minutes)
 	$(BIN)/python -m pytest -m "slow or not slow" -n 2 -rP tests/faults tests/test_environments.py

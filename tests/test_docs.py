@@ -186,6 +186,20 @@ def test_the_files_and_extras_a_page_names_exist(page: Path) -> None:
         assert set(names.split(",")) <= set(EXTRAS), names
 
 
+def test_the_interpolator_shown_fits_into_sixty_lines() -> None:
+    text = (ROOT / "docs" / "interpolators.md").read_text()
+    (whole,) = [one for one in blocks(text, "python") if "(Interpolator):" in one.body]
+    assert "(ImelPolicy):" in whole.body
+    assert len(whole.body.splitlines()) <= 60
+
+
+def test_the_contributors_page_has_the_import_rule_that_is_enforced() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    shown = [block.body for block in blocks((ROOT / "CONTRIBUTING.md").read_text(), OUTPUT)]
+    assert "".join(f"{layer}\n" for layer in layers).replace("imel.", "") in shown
+
+
 def test_the_install_page_lists_every_extra() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     rows = re.findall(r"^\| (`.*`) \| ", page, re.MULTILINE)
