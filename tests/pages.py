@@ -140,10 +140,7 @@ def refresh(page: Path) -> None:
             drawn = next(way for way in ways if way.is_file())
             target = page.parent / "images" / page.stem / name
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Few colours and a plain size: pictures of a page are read, not measured
-            picture = Image.open(drawn).convert("RGB")
-            picture.thumbnail((1200, 1200))
-            picture.quantize(200).save(target, optimize=True)
+            Image.open(drawn).convert("RGB").quantize(256).save(target, optimize=True)
 
 
 if __name__ == "__main__":

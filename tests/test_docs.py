@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -184,6 +186,50 @@ def test_the_files_and_extras_a_page_names_exist(page: Path) -> None:
             assert (page.parent / path).is_file(), target
     for names in re.findall(r"(?:imel|\.)\[([a-z,]+)\]", text):
         assert set(names.split(",")) <= set(EXTRAS), names
+
+
+def test_the_site_is_built_without_a_warning_and_loads_nothing_from_elsewhere(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("sphinx")
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", "-d", str(tmp_path / "d")]
+    result = subprocess.run(
+        [*command, str(ROOT / "docs"), str(site)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    pages = {page.stem: page.read_text() for page in site.glob("*.html")}
+    assert pages.keys() >= {page.stem for page in (ROOT / "docs").glob("*.md")}
+    assert "<msub>" in pages["algorithm"]
+    assert (
+        re.findall(
+            r"<(?:script|img|link)[^>]*(?:src|href)=\"(?:https?:)?//", "".join(pages.values())
+        )
+        == []
+    )
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is one of imel's modules, or of what is in them."""
+    found: Any = imel
+    parts = name.split(".")
+    for count, part in enumerate(parts, start=1):
+        if not hasattr(found, part):
+            try:
+                importlib.import_module(".".join(["imel", *parts[:count]]))
+            except ImportError:
+                return False
+        found = getattr(found, part)
+    return True
+
+
+def test_the_functions_and_modules_that_pages_name_exist() -> None:
+    modules = "|".join(module.name for module in pkgutil.iter_modules(imel.__path__))
+    named = re.compile(rf"`(?:imel\.)?((?:{modules})(?:\.(?!py|png)\w+)+)(?:\([^`]*\))?`")
+    names = {name for page in PAGES for name in named.findall(page.read_text())}
+    assert len(names) > 30
+    assert [name for name in sorted(names) if not exists(name)] == []
+    assert not exists("improvement.step_sizes")
 
 
 def test_the_interpolator_shown_fits_into_sixty_lines() -> None:
