@@ -75,12 +75,14 @@ def test_the_python_of_every_page_runs(tmp_path: Path) -> None:
 
 
 SHORTER = {
-    "--total-timesteps 60000": "--total-timesteps 3072 --eval-episodes 2",
+    "--total-timesteps 60000": "--total-timesteps 3072 --eval-episodes 1",
     "--checkpoint-every 5": "--checkpoint-every 1",
-    "imel eval runs/tutorial": "imel eval runs/tutorial --episodes 2",
-    "--seeds 0 1 --store": "--seeds 0 --steps 2048 --jobs 1 --store",
+    "imel eval runs/tutorial": "imel eval runs/tutorial --episodes 1",
+    "over = terminated or truncated": "over = len(states) > 40",
+    "--tasks mountaincar": "--tasks Pendulum-v1 --steps 2048 --jobs 1",
+    "--seeds 0 1": "--seeds 0",
     "learn(20_000)": "learn(1024)",
-    "n_eval_episodes=16": "n_eval_episodes=2",
+    "n_eval_episodes=16": "n_eval_episodes=1",
 }
 """What the tutorial's test has in place of long runs; everything else of it is run as it stands."""
 
