@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN ?= runs/mountaincar
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow test-faults check format explorer-frontend explorer-bench docs dist clean
+.PHONY: help install train test test-slow test-faults check format explorer-frontend explorer-bench docs tutorial dist clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -22,8 +22,8 @@ train: install  ## train on MountainCarContinuous-v0, evaluate, draw the curve a
 test: install  ## run the tests (a few minutes on two cores)
 	$(BIN)/python -m pytest -n 2
 
-test-slow: install  ## run the checks that take long: learning on MuJoCo tasks, cost against TRPO
-	$(BIN)/python -m pytest -m slow -s tests/test_learning.py
+test-slow: install  ## run the checks that take long: learning, cost against TRPO, the whole tutorial
+	$(BIN)/python -m pytest -m slow -s tests/test_learning.py tests/test_docs.py
 
 test-faults: install  ## run the long fault trials: kills, mutated files, a soak (minutes)
 	$(BIN)/python -m pytest -m "slow or not slow" -n 2 -rP tests/faults tests/test_environments.py
@@ -46,6 +46,9 @@ explorer-bench: install  ## time the explorer with 100,000 made-up memories
 
 docs: install  ## build the documentation into docs/_build
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build
+
+tutorial: install  ## run docs/tutorial.md, and put what it prints and draws into it (minutes)
+	$(BIN)/python tests/pages.py docs/tutorial.md
 
 dist: install  ## build wheel and sdist into dist/
 	$(BIN)/python -m build

@@ -398,7 +398,7 @@ def test_a_grid_whose_launcher_was_killed_completes_without_repeating_runs(
     wait_until_one_run_is_done_and_one_hangs(store, modules, process)
     process.kill()
     # Ends only when the worker, which shares the pipes, is gone as well
-    process.communicate(timeout=60)
+    process.communicate()
     [done] = store.glob("*.jsonl")
     content = done.read_bytes()
     (modules / "hang").unlink()
@@ -420,7 +420,7 @@ def test_an_interrupt_stops_launcher_and_workers_quietly(scripted: str, tmp_path
     process = bench(store, modules, "--tasks", *tasks, "--seeds", "0", "--jobs", "2")
     wait_until_one_run_is_done_and_one_hangs(store, modules, process)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to launcher and workers
-    _, complaint = process.communicate(timeout=60)
+    _, complaint = process.communicate()
     assert process.returncode == 130
     assert complaint == "imel: interrupted\n"
     assert [row["task"] for row in Store(store).rows() if row["final"]] == ["Pendulum-v1"]

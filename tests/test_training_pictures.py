@@ -112,6 +112,21 @@ def test_the_figure_has_both_policies_and_an_arrow_for_each_experience() -> None
     assert new_line == pytest.approx(0.1, abs=0.01)
 
 
+def test_the_figure_says_what_its_dots_are() -> None:
+    x = np.linspace(-1.0, 1.0, 10)
+    old, new = np.full(10, -0.5), np.full(10, 0.5)
+    step = UpdateStep("an update", "component 1", "action", x, old, old + 0.2, new)
+    figure = update_figure(step)
+    (axes,), (legend,) = figure.axes, figure.legends
+    dots = {
+        str(each.get_label()): set(np.asarray(each.get_offsets())[:, 1].tolist())
+        for each in axes.collections
+        if str(each.get_label()).endswith("at a state")
+    }
+    assert dots == {"old policy μ at a state": {-0.5}, "new policy at a state": {0.5}}
+    assert dots.keys() <= {text.get_text() for text in legend.get_texts()}
+
+
 def digests(folder: Path) -> dict[str, str]:
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()

@@ -72,6 +72,6 @@ def test_the_command_serves_the_page_until_it_is_interrupted(run: Path) -> None:
             assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
             assert b"<title>imel explore</title>" in urlopen(address).read()
             process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
+            assert process.wait() == 0
         finally:
             process.kill()

@@ -46,7 +46,7 @@ def draw_frames(
             strips.append(Strip(Frame(title, played[each.step]), tuple(remembered)))
     connection = _CONNECTIONS.get(chosen[0].why.kind, "behind its action")
     title = f"{env_id}, {type(policy).__name__}: the state, and the memories {connection}"
-    frames_figure(title, strips).savefig(path, dpi=_DOTS_PER_INCH)
+    frames_figure(title, strips).savefig(path, dpi=_DOTS_PER_INCH, bbox_inches="tight")
     return problem
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from imel.report.surface import (
     scale_actions,
 )
 
-_MOST_ARROWS = 250
+_MOST_ARROWS, _TITLE_WIDTH = 250, 90
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,24 @@ def update_figure(step: UpdateStep) -> Figure:
             *(column[chosen] for column in (x, old, improved)),
             color=colour,
             alpha=0.5,
-            label=f"μ → μ*: the improvement, {label}",
+            label=f"improvement μ → μ*, {label}",
         )
     low, high = np.percentile(step.positions, [0.5, 99.5])
     places = np.linspace(low, high, 160)
-    for means, colour, style, label in (
-        (step.old_means, OLD, "--", "old policy μ, which acted"),
-        (step.new_means, POLICY, "-", "new policy, made of the improved means"),
+    for means, colour, style, name in (
+        (step.old_means, OLD, "--", "old policy μ"),
+        (step.new_means, POLICY, "-", "new policy"),
     ):
-        axes.scatter(x, means[shown], s=9, color=colour, alpha=0.55, linewidths=0, zorder=3)
+        axes.scatter(
+            x,
+            means[shown],
+            s=9,
+            color=colour,
+            alpha=0.55,
+            linewidths=0,
+            zorder=3,
+            label=f"{name} at a state",
+        )
         line = summarise_near(step.positions, means, places, REACH, (10.0, 90.0))
         axes.plot(
             line.places,
@@ -69,12 +79,12 @@ def update_figure(step: UpdateStep) -> Figure:
             linestyle=style,
             linewidth=2.4,
             zorder=4,
-            label=label,
+            label=f"{name}, mean near there",
         )
     scale_actions(axes, np.concatenate([old, improved, step.new_means]))
     axes.set_xlim(low, high)
     axes.set_xlabel(step.axis_label)
     axes.set_ylabel(f"{step.action_label} (logarithmic beyond [-1, 1])")
-    axes.set_title(step.title, fontsize=11)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    axes.set_title(textwrap.fill(step.title, _TITLE_WIDTH), fontsize=11)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
