@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         etag = hashlib.sha1(content).hexdigest()
         self._answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": found[0]})
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Experience that leaves imel and comes in: Minari, Parquet, the projector, warm starts.
 
-    memory, played episodes -> columns -> files -> columns -> warm_start -> memory
+memory, played episodes -> columns -> files -> columns -> warm_start -> memory
 """
 
 from imel.datasets.columns import Columns, memory_columns

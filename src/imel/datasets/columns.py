@@ -71,9 +71,7 @@ def memory_columns(memory: Memory) -> Columns:
     if not len(memory) or memory.holds_prior:
         raise ImelError("the model remembers nothing yet: it has not been trained")
     oldest_first = memory.column("iterations").argsort(stable=True)
-    return {
-        name: memory.column(name)[oldest_first].cpu().numpy() for name in (*VECTORS, *SCALARS)
-    }
+    return {name: memory.column(name)[oldest_first].cpu().numpy() for name in (*VECTORS, *SCALARS)}
 
 
 def trajectories(columns: Columns) -> list[Array]:

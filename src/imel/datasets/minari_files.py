@@ -27,8 +27,8 @@ from imel.datasets.columns import (
     trajectories,
 )
 from imel.datasets.episodes import logged_episodes, require_same_actions
-from imel.datasets.extra import needed
 from imel.errors import ImelError
+from imel.optional import needed
 from imel.policy import ImelPolicy
 
 _PREFIX = "imel_"
@@ -41,14 +41,14 @@ _IN_INFOS = {
 
 def minari_path(dataset_id: str) -> Path:
     """Where Minari keeps a dataset; an id that it would refuse is refused here."""
-    minari_dataset = needed("minari.dataset.minari_dataset")
+    minari_dataset = needed("minari.dataset.minari_dataset", "datasets")
     try:
         minari_dataset.parse_dataset_id(dataset_id)
     except (ValueError, TypeError):
         raise ImelError(
             f"'{dataset_id}' is no id of a Minari dataset; they look like imel/pendulum/memory-v0"
         ) from None
-    found: Path = needed("minari.storage").get_dataset_path(dataset_id)
+    found: Path = needed("minari.storage", "datasets").get_dataset_path(dataset_id)
     return found
 
 
@@ -64,21 +64,20 @@ def write_minari(
     place = minari_path(dataset_id)
     if place.exists():
         raise ImelError(f"the Minari dataset {dataset_id} exists already ({place})")
-    minari = needed("minari")
-    episode_buffer = needed("minari.data_collector").EpisodeBuffer
+    minari = needed("minari", "datasets")
+    episode_buffer = needed("minari.data_collector", "datasets").EpisodeBuffer
     parts = trajectories(columns)
     buffers = [
         episode_buffer(**_episode(columns, rows, policy), seed=seeds[i] if seeds else None)
         for i, rows in enumerate(parts)
     ]
-    registered = env_id is not None and env_id in gymnasium.registry
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that nobody has named an author, an e-mail, ...
             made = minari.create_dataset_from_buffers(
                 dataset_id,
                 buffers,
-                env=env_id if registered else None,
+                env=_recoverable(env_id),
                 observation_space=policy.observation_space,
                 action_space=policy.action_space,
                 algorithm_name=f"IMeL, {type(policy).__name__}",
@@ -88,6 +87,17 @@ def write_minari(
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise
+
+
+def _recoverable(env_id: str | None) -> str | None:
+    """The id, if whoever loads the dataset can make the environment from what is recorded."""
+    if env_id is None:
+        return None
+    try:
+        gymnasium.spec(env_id).to_json()
+    except (gymnasium.error.Error, ImportError, TypeError, ValueError):
+        return None  # not registered, or by a class or a function that JSON cannot hold
+    return env_id
 
 
 def _episode(columns: Columns, rows: Array, policy: ImelPolicy) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import torch
 from imel.advantage import estimate_advantages
 from imel.datasets.columns import Array, Columns
 from imel.errors import ImelError
-from imel.rendering import make_environment
+from imel.rendering import Environment, make_environment
 from imel.saving import SavedAlgorithm
 
 _LONGEST = 10_000
@@ -18,8 +18,11 @@ _LONGEST = 10_000
 
 
 def play_episodes(model: SavedAlgorithm, env_id: str, seeds: list[int]) -> Columns:
-    """One episode for each seed. The improved mean is the mean: an action that is the mean asks
-    for no change; the advantage is the critic's, in deviations of the return."""
+    """One episode for each seed.
+
+    The improved mean is the mean: an action that is the mean asks for no change. The advantage is
+    the critic's, in deviations of the return.
+    """
     parts = []
     with closing(make_environment(env_id, rendered=False)) as env:
         for name in ("observation_space", "action_space"):
@@ -30,19 +33,20 @@ def play_episodes(model: SavedAlgorithm, env_id: str, seeds: list[int]) -> Colum
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _play(model: SavedAlgorithm, env: object, seed: int, number: int) -> Columns:
+def _play(model: SavedAlgorithm, env: Environment, seed: int, number: int) -> Columns:
     policy = model.policy
     seen: list[Array] = []
-    means, stds, rewards = [], [], []
+    means, stds = [], []
+    rewards: list[float] = []
     terminated = truncated = False
-    observation, _ = env.reset(seed=seed)  # type: ignore[attr-defined]
+    observation, _ = env.reset(seed=seed)
     seen.append(np.asarray(observation, np.float32))
     while not (terminated or truncated or len(rewards) == _LONGEST):
         mean, std = policy.act(torch.from_numpy(seen[-1][None]))
         means.append(mean[0].cpu().numpy())
         stds.append(std[0].cpu().numpy())
         action = policy.to_environment(means[-1])
-        observation, reward, terminated, truncated, _ = env.step(action)  # type: ignore[attr-defined]
+        observation, reward, terminated, truncated, _ = env.step(action)
         seen.append(np.asarray(observation, np.float32))
         rewards.append(float(reward))
     count = len(rewards)

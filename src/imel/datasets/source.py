@@ -9,10 +9,10 @@ from typing import Any
 
 from imel.datasets.columns import Logged
 from imel.datasets.episodes import Episode, logged_episodes
-from imel.datasets.extra import needed
 from imel.datasets.minari_files import minari_path, read_minari
 from imel.datasets.parquet import read_parquet
 from imel.errors import ImelError
+from imel.optional import needed
 from imel.policy import ImelPolicy
 
 Dataset = str | os.PathLike[str] | Sequence[Episode | Mapping[str, Any] | Any] | Any
@@ -42,13 +42,15 @@ def _local_minari(dataset_id: str) -> Any:
     try:
         place = minari_path(dataset_id)
     except ImelError:
-        raise ImelError(f"'{dataset_id}' is neither a file nor the id of a Minari dataset") from None
+        raise ImelError(
+            f"'{dataset_id}' is neither a file nor the id of a Minari dataset"
+        ) from None
     if not place.is_dir():
         raise ImelError(
             f"there is no file and no local Minari dataset '{dataset_id}' ({place}); "
             f"minari download {dataset_id} gets one that is published"
         )
     try:
-        return needed("minari").load_dataset(dataset_id)
+        return needed("minari", "datasets").load_dataset(dataset_id)
     except (ValueError, OSError, KeyError, AssertionError) as error:
         raise ImelError(f"the Minari dataset {dataset_id} cannot be read: {error}") from None

@@ -25,8 +25,10 @@ from imel.saving import SavedAlgorithm
 from imel.schedules import parse_schedule
 from imel.training import fit_leave_one_out
 
-_FITS = 20
-"""How many iterations' worth of gradient steps the interpolator and the critic are given."""
+_CRITIC_FITS = 5
+"""Iterations' worth of gradient steps for the critic."""
+_MOST_FITS, _PATIENCE, _GAIN = 50, 3, 0.01
+"""So many for the interpolator at most, until three in a row have not lowered its loss by 1 %."""
 
 
 def warm_start(model: SavedAlgorithm, dataset: Dataset) -> None:
@@ -112,14 +114,14 @@ def _learn_values(model: SavedAlgorithm) -> Tensor:
     scaled = model.return_scale.scale(column("rewards"))
     alive = 1.0 - column("terminated")
     advantages = torch.empty_like(scaled)
-    for fit in range(_FITS + 1):
+    for fit in range(_CRITIC_FITS + 1):
         with torch.no_grad():
             values, beyond = model.critic(states), model.critic(next_states) * alive
         deltas = scaled + settings.gamma * beyond - values
         advantages[order], _ = replayed_advantages(
             deltas[order], follows, torch.ones_like(deltas), settings.gamma, settings.gae_lambda
         )
-        if fit < _FITS:
+        if fit < _CRITIC_FITS:
             returns = values + advantages
             fit_critic(
                 model.critic, model.critic_optimizer, states, returns, settings, model.generator
@@ -142,10 +144,18 @@ def _fit(model: SavedAlgorithm) -> None:
     """train(model, C) (Alg. 1 l. 3), so that the policy imitates before it has acted."""
     policy = model.policy
     policy.interpolator.train()
-    for _ in range(_FITS):
+    best, waited = float("inf"), 0
+    for _ in range(_MOST_FITS):
         fit = fit_leave_one_out(
             policy.interpolator, model.optimizer, policy.context(), model.settings, model.generator
         )
-        model._n_updates += 0 if fit is None else fit.gradient_steps
+        if fit is None:
+            break
+        model._n_updates += fit.gradient_steps
+        # A kernel needs few steps, a Neural Process many; the loss of the latter may be negative
+        waited = 0 if fit.loss < best - _GAIN * abs(best) else waited + 1
+        best = min(best, fit.loss)
+        if waited == _PATIENCE:
+            break
     policy.interpolator.eval()
     policy.changed()

@@ -1,6 +1,6 @@
 """Publishing a run with its model card, and getting one back: the Hugging Face hub, or a folder.
 
-    run directory -> checked files of known kinds + card -> repository -> the same files -> model
+run directory -> checked files of known kinds + card -> repository -> the same files -> model
 """
 
 from imel.hub.card import model_card
