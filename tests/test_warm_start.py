@@ -19,7 +19,7 @@ from imel.datasets import Episode
 from imel.errors import ImelError
 from imel.improvement import mean_kl
 from imel.policy import POLICIES
-from logged import ENV, columns_in_time, register, trained_run, wide_model
+from logged import ENV, columns_in_time, register, trained_run, wide_model, write_run
 from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
 from toy import PointEnv
 
@@ -154,10 +154,10 @@ def test_the_normaliser_has_seen_the_states() -> None:
 
 
 def test_a_policy_from_a_trained_runs_memory_acts_as_well_as_the_run(tmp_path: Path) -> None:
-    settings = {"gradient_steps": 10, "memory_size": 512, "batch_size": 256}
-    trained, run = trained_run(tmp_path / "run", **settings)
-    trained.learn(16 * 256)
-    trained.save(run / "model.safetensors")
+    settings: dict[str, Any] = {"batch_size": 128, "memory_size": 512, "gradient_steps": 5}
+    settings |= {"kl_budget": 2.0, "std": 0.3}
+    trained = wide_model(**settings).learn(24 * 128)
+    run = write_run(tmp_path / "run", trained)
     assert main(["export", str(run), "--episodes", "0", "--out", str(tmp_path / "out")]) == 0
 
     def missed(model: IMeL) -> float:
@@ -167,8 +167,8 @@ def test_a_policy_from_a_trained_runs_memory_acts_as_well_as_the_run(tmp_path: P
         fresh = wide_model(seed=seed, **settings)
         untrained = missed(fresh)
         warm = missed(fresh.warm_start(tmp_path / "out" / "memory.parquet"))
-        assert warm < untrained / 4
-        assert warm < 1.5 * missed(trained) + 0.005
+        assert warm < untrained / 10
+        assert warm < 1.5 * missed(trained)
 
 
 # --- how it is forgotten, and learned on from ---
@@ -285,7 +285,7 @@ NAN = np.full((16, 1), np.nan)
         (7, "a int is no dataset"),
         ("missing.parquet", "no file missing.parquet"),
         ("imel/missing-v0", "no local Minari dataset 'imel/missing-v0'"),
-        ("a name", "neither a file nor a Minari"),
+        ("a name", "neither a file nor the id"),
     ],
 )
 def test_what_does_not_fit_is_refused_and_changes_nothing(
