@@ -80,7 +80,6 @@ def trajectories(columns: Columns) -> list[Array]:
     order = np.lexsort((steps, episodes))
     before, after = order[:-1], order[1:]
     follows = (episodes[before] == episodes[after]) & (steps[before] + 1 == steps[after])
-    follows &= (columns["next_states"][before] == columns["states"][after]).all(axis=1)
     return np.split(order, np.flatnonzero(~follows) + 1)
 
 
