@@ -24,9 +24,11 @@ from stable_baselines3.common.vec_env import VecNormalize
 import imel.bench.run
 from imel.bench.algorithms import ALGORITHMS, find_algorithm, settings_hash
 from imel.bench.launch import Failure, grid, launch, unfinished
+from imel.bench.provenance import provenance
 from imel.bench.run import EPISODES, FINAL_EPISODES, Run, train
 from imel.bench.store import Row, Store, identity
 from imel.bench.tasks import TASKS, WithoutBodyMasses, find_task
+from imel.checkpoint import library_versions
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
 from imel.report.names import task_title
@@ -510,3 +512,9 @@ def test_every_algorithm_of_imel_learns_in_the_bench(scripted: str) -> None:
         assert rows[-1]["eval_return"] == 15.0
     baselines = {"trpo", "ppo", "random"}
     assert set(ALGORITHMS) == {"mki", "np", "anp", "regressor", "nearest"} | baselines
+
+
+def test_provenance_leaves_what_checkpoints_record_alone() -> None:
+    before = dict(library_versions())
+    assert set(provenance()["versions"]) > set(before)
+    assert library_versions() == before

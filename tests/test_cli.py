@@ -47,6 +47,7 @@ SMALL = [
 BRIEF = ["ImelPoint-v0", "--total-timesteps", "512", "--eval-episodes", "3", *SMALL]
 RUN_FILES = {
     "config.json",
+    "provenance.json",
     "progress.csv",
     "monitor.csv",
     "model.safetensors",
@@ -477,9 +478,8 @@ def test_a_non_finite_reward_ends_the_run_in_one_line_with_the_model_saved(
     assert "here/model.safetensors" in line
     model = IMeL.load("here/model.safetensors")
     assert model.iteration == 3  # at 64 steps an iteration, step 200 is in the fourth
-    assert names(Path("here")) == {"config.json", "progress.csv", "monitor.csv"} | {
-        "model.safetensors"
-    }
+    logs = {"config.json", "provenance.json", "progress.csv", "monitor.csv"}
+    assert names(Path("here")) == logs | {"model.safetensors"}
 
 
 def test_an_environment_that_fails_leaves_a_traceback_and_the_model(

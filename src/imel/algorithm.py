@@ -21,6 +21,8 @@ from stable_baselines3.common.utils import safe_mean
 from torch import nn
 
 from imel.critic import Critic
+from imel.datasets.source import Dataset
+from imel.datasets.warm_start import warm_start
 from imel.environments import make_environments
 from imel.errors import (
     EnvironmentFaultError,
@@ -200,6 +202,20 @@ class IMeL(SavedAlgorithm):
 
     def _steps_for(self, n_envs: int) -> int:
         return max(1, self.settings.batch_size // n_envs)
+
+    def warm_start(self, dataset: Dataset) -> Self:
+        """Begin with memories of logged data or demonstrations, before the first step.
+
+        What has improved means is remembered as logged. What has mu, sigma and rewards is improved
+        first. Of anything else the actions are imitated: mu* is the action, the advantage zero.
+        Normaliser, critic (given rewards) and interpolator are fitted to it. If there is more than
+        fits into the memory, its newest episodes are taken. On an error nothing is changed.
+
+        :param dataset: a Parquet file of `imel export`, a Minari dataset or the id of a local one,
+            or a list of episodes: `imel.datasets.Episode`, or dicts with the same names
+        """
+        warm_start(self, dataset)
+        return self
 
     # --- the loop ---
 

@@ -14,7 +14,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 def provenance() -> dict[str, Any]:
     """Commit, whether the package differs from it, and library versions."""
-    versions = library_versions()
+    versions = dict(library_versions())
     try:
         versions["sb3_contrib"] = importlib.metadata.version("sb3_contrib")
     except importlib.metadata.PackageNotFoundError:

@@ -18,6 +18,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("imel.cli.report", "tables and figures of a store that bench has filled"),
     "explore": ("imel.cli.explore", "open a web page over a run's memory: why each action"),
     "why": ("imel.cli.why", "play an episode and say which memories made one of its actions"),
+    "export": ("imel.cli.export", "write the memory and episodes for Minari, pandas, TensorBoard"),
+    "push": ("imel.cli.push", "publish a run with a model card on the Hugging Face hub"),
+    "pull": ("imel.cli.pull", "get a published run into a run directory"),
     "plot": ("imel.cli.plot", "draw a run's learning curve and policy, an update, an animation"),
 }
 

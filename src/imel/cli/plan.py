@@ -51,6 +51,8 @@ class RunArguments:
     """Environment steps to learn for, over all environments together."""
     seed: int = 0
     """Seed of everything random."""
+    warm_start: Annotated[str | None, tyro.conf.arg(metavar="FILE|ID")] = None
+    """Begin with the memories of a Parquet file of `imel export`, or of a local Minari dataset."""
     eval_episodes: int = 20
     """Episodes of the deterministic evaluation at the end; 0 for none."""
     checkpoint_every: int = 20

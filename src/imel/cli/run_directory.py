@@ -14,6 +14,7 @@ from imel.errors import ImelError
 from imel.files import write_atomically
 
 CONFIG = "config.json"
+PROVENANCE = "provenance.json"
 PROGRESS = "progress.csv"
 MONITOR = "monitor.csv"
 MODEL = "model.safetensors"
@@ -27,13 +28,14 @@ CHECKPOINTS = "checkpoints"
 VIDEO = "evaluation"  # RecordVideo appends -episode-0.mp4
 
 _LEFT_BY_A_KILLED_WRITER = (
-    *(f".{name}.*" for name in (CONFIG, MODEL, EVALUATION)),
+    *(f".{name}.*" for name in (CONFIG, PROVENANCE, MODEL, EVALUATION)),
     *(f".part-{name}" for name in (PROGRESS, MONITOR)),
     f"{CHECKPOINTS}/.iteration-*.safetensors.*",
 )
 
 _MADE_BY_A_RUN = (
-    *(CONFIG, PROGRESS, MONITOR, MODEL, EVALUATION, CURVE, POLICY, UPDATE, ANIMATION, TRACEBACK),
+    *(CONFIG, PROVENANCE, PROGRESS, MONITOR, MODEL, EVALUATION, CURVE, POLICY, UPDATE, ANIMATION),
+    TRACEBACK,
     "events.out.tfevents.*",
     f"{CHECKPOINTS}/iteration-*.safetensors",
     f"{VIDEO}-episode-*.mp4",

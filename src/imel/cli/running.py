@@ -31,7 +31,7 @@ def make_model(plan: Plan) -> IMeL:
         reason = str(error).splitlines()[0]
         raise SettingsError(f"device '{plan.run.device}' cannot be used: {reason}") from None
     settings: dict[str, Any] = plan.settings.as_json()
-    return IMeL(
+    model = IMeL(
         plan.policy_class,
         plan.env,
         policy_kwargs=dict(plan.policy_kwargs),
@@ -39,6 +39,7 @@ def make_model(plan: Plan) -> IMeL:
         device=plan.run.device,
         **settings,
     )
+    return model if plan.run.warm_start is None else model.warm_start(plan.run.warm_start)
 
 
 def carry_out(model: IMeL, plan: Plan, folder: Path) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from imel.bench.provenance import provenance
 from imel.cli import run_directory
 from imel.cli.plan import plan_from_arguments
 from imel.cli.resume import resume_run
@@ -26,4 +27,5 @@ def run(argv: Sequence[str]) -> int:
     name = f"{plan.env}-{plan.run.policy}-seed{plan.run.seed}"
     with run_directory.claimed(files.run_dir, name, files.overwrite) as folder:
         run_directory.write_json(folder / run_directory.CONFIG, plan.as_json())
+        run_directory.write_json(folder / run_directory.PROVENANCE, provenance())
         return carry_out(model, plan, folder)

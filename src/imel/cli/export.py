@@ -1,0 +1,166 @@
+"""`imel export`: a run's memory and some evaluation episodes as files other tools read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from imel.algorithm import IMeL
+from imel.bench.provenance import provenance
+from imel.cli import run_directory
+from imel.cli.arguments import parse
+from imel.cli.evaluation import EVALUATION_SEED
+from imel.cli.stored_run import StoredRun, find_run
+from imel.datasets import (
+    Columns,
+    memory_columns,
+    play_episodes,
+    write_minari,
+    write_parquet,
+    write_projector,
+)
+from imel.datasets.columns import Array
+from imel.datasets.minari_files import minari_path
+from imel.errors import ImelError, SettingsError
+from imel.explorer.insight import Insight
+from imel.explorer.memory_map import make_plane
+
+_DESCRIPTION = """\
+Write a run's memory, and episodes played with its mean action, for other tools.
+
+parquet    memory.parquet and evaluation.parquet: pandas, DuckDB, Embedding Atlas
+minari     two Minari datasets, .../memory-v0 and .../evaluation-v0: offline learning
+projector  the memories' features for TensorBoard's embedding projector
+
+Each transition carries mean, improved mean, sigma and advantage. `imel train --warm-start` reads
+the first two. Nothing is overwritten.
+
+examples:
+  imel export runs/cheetah
+  imel export runs/cheetah --format minari --episodes 100 --out imel/cheetah
+  imel export runs/cheetah --format projector --episodes 0 --out cheetah-projector"""
+
+
+@dataclass(frozen=True)
+class ExportArguments:
+    """What is written, and where."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run directory, or a model file."""
+    format: Literal["parquet", "minari", "projector"] = "parquet"
+    """What the files are made for."""
+    episodes: int = 10
+    """Episodes to play with the mean action; 0 for the memory alone."""
+    out: Annotated[str | None, tyro.conf.arg(metavar="FOLDER|ID")] = None
+    """A new folder, by default `export-FORMAT` in the run directory; of Minari datasets the part
+    of the id before /memory-v0, by default imel/ENV-POLICY-seedN."""
+    seed: int = EVALUATION_SEED
+    """Seed of the first episode; each further one has the next."""
+    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    """Environment id, if not the one the run was trained on."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command; its exit code."""
+    arguments: ExportArguments = parse(ExportArguments, argv, "imel export", _DESCRIPTION)
+    if arguments.episodes < 0:
+        raise SettingsError(f"episodes={arguments.episodes} is less than 0")
+    torch.set_num_threads(1)
+    stored = find_run(arguments.run)
+    env = arguments.env or stored.env
+    if env is None and arguments.episodes:
+        raise ImelError(
+            f"no config.json beside {stored.model_path}: name the environment by --env, or export "
+            "the memory alone by --episodes 0"
+        )
+    model = stored.load()
+    parts = {"memory": memory_columns(model.policy.memory)}
+    target = _target(arguments, stored, model)  # refused before anything is played
+    seeds = [arguments.seed + i for i in range(arguments.episodes)]
+    if env is not None and seeds:
+        parts["evaluation"] = play_episodes(model, env, seeds)
+    document = _document(model, stored, env)
+    if arguments.format == "minari":
+        for source, columns in parts.items():
+            name = f"{target}/{source}-v0"
+            about = {**document, "source": source}
+            write_minari(
+                name, columns, model.policy, env, about, seeds if source == "evaluation" else None
+            )
+            print(f"{name}: {len(columns['states']):,} transitions in {minari_path(name)}")
+    elif arguments.format == "parquet":
+        _write_parquet(Path(target), model, parts, document)
+    else:
+        vectors = {source: _vectors(model, columns) for source, columns in parts.items()}
+        write_projector(Path(target), vectors, parts)
+        print(f"{target}: show it by tensorboard --logdir {target}")
+    return 0
+
+
+def _target(arguments: ExportArguments, stored: StoredRun, model: IMeL) -> str:
+    """The folder, or the part of Minari's ids before the last, with nothing there yet."""
+    if arguments.format == "minari":
+        target = arguments.out or _dataset_name(stored, model)
+        for source in ("memory", "evaluation"):
+            place = minari_path(f"{target}/{source}-v0")
+            if place.exists():
+                raise ImelError(f"the Minari dataset in {place} exists: give another --out")
+        return target
+    folder = Path(arguments.out or stored.folder / f"export-{arguments.format}")
+    if folder.exists():
+        raise ImelError(f"{folder} exists already and is not overwritten: give another --out")
+    return str(folder)
+
+
+def _dataset_name(stored: StoredRun, model: IMeL) -> str:
+    policy = type(model.policy).__name__.removesuffix("Policy").lower()
+    name = "-".join([*([stored.env] if stored.env else []), policy, f"seed{model.seed}"])
+    return f"imel/{re.sub(r'[^-_a-zA-Z0-9]', '-', name)}"
+
+
+def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]:
+    """What made the rows."""
+    space: Any = model.action_space
+    made = stored.folder / run_directory.PROVENANCE
+    return {
+        "env": env,
+        "policy": type(model.policy).__name__,
+        "update": model.settings.update,
+        "timesteps": model.num_timesteps,
+        "iteration": model.iteration,
+        "seed": model.seed,
+        "settings": model.settings.as_json(),
+        "policy_kwargs": dict(model.policy_kwargs),
+        "action_low": space.low.tolist(),
+        "action_high": space.high.tolist(),
+        "units": "actions, means and stds: the action range is [-1, 1]",
+        "run": run_directory.read_json(made) if made.is_file() else None,
+        "export": provenance(),
+    }
+
+
+def _write_parquet(
+    folder: Path, model: IMeL, parts: dict[str, Columns], document: dict[str, Any]
+) -> None:
+    insight = Insight(model.policy)
+    plane = make_plane(insight, "features" if insight.has_features else "states")
+    about = {**document, "projection": list(plane.labels)}
+    for source, columns in parts.items():
+        points = plane.points(columns["states"])
+        extra = {"projection_x": points[:, 0].copy(), "projection_y": points[:, 1].copy()}
+        path = folder / f"{source}.parquet"
+        write_parquet(path, columns, {**about, "source": source}, extra)
+        print(f"{path}: {len(columns['states']):,} transitions")
+
+
+def _vectors(model: IMeL, columns: Columns) -> Array:
+    """u of the states in the learned kernel, or the normalised states where there is none."""
+    insight = Insight(model.policy)
+    features = insight.features(columns["states"])
+    return insight.normalised(columns["states"]) if features is None else features

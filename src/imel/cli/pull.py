@@ -1,0 +1,45 @@
+"""`imel pull`: get a published run into a run directory, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from imel.cli.arguments import parse
+from imel.hub import pull_from_hub
+
+_DESCRIPTION = """\
+Get a published run. Only files of known kinds are fetched, none of which holds code, and the
+model's checksums are compared.
+
+examples:
+  imel pull me/imel-cheetah                     into runs/imel-cheetah
+  imel pull me/imel-cheetah --revision v1 --run-dir runs/first
+  imel pull ./shared/imel-cheetah"""
+
+
+@dataclass(frozen=True)
+class PullArguments:
+    """What is fetched, and where to."""
+
+    repo: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="REPO")]
+    """USER/NAME on the hub; or a folder, if it begins with a dot, a slash or a tilde."""
+    revision: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """A branch, a tag or a commit. By default the newest."""
+    run_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """A new folder for the run. By default runs/NAME."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command; its exit code."""
+    arguments: PullArguments = parse(PullArguments, argv, "imel pull", _DESCRIPTION)
+    folder = arguments.run_dir or Path("runs", Path(arguments.repo).name)
+    left_out = pull_from_hub(arguments.repo, folder, revision=arguments.revision)
+    if left_out:
+        print(f"left out, of no known kind: {', '.join(left_out)}")
+    print(folder)
+    return 0

@@ -1,0 +1,46 @@
+"""`imel push`: publish a run with a model card on the Hugging Face hub, or into a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from imel.cli.arguments import parse
+from imel.hub import push_to_hub
+
+_DESCRIPTION = """\
+Publish a run: its model, settings, logs and pictures, with a model card made from them. Nothing
+else in the folder is sent. You are who `hf auth login` or HF_TOKEN says.
+
+examples:
+  imel push runs/cheetah me/imel-cheetah                private, for you alone
+  imel push runs/cheetah me/imel-cheetah --public --license mit
+  imel push runs/cheetah ./shared/imel-cheetah          into a folder instead"""
+
+
+@dataclass(frozen=True)
+class PushArguments:
+    """What is published, and where."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The run directory."""
+    repo: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="REPO")]
+    """USER/NAME on the hub; or a folder, if it begins with a dot, a slash or a tilde."""
+    public: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Make a new repository public. One that exists stays as it is."""
+    license: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """The licence of the model as the hub calls it, such as mit. By default none is given."""
+
+
+def run(argv: Sequence[str]) -> int:
+    """The command; its exit code."""
+    arguments: PushArguments = parse(PushArguments, argv, "imel push", _DESCRIPTION)
+    place = push_to_hub(
+        arguments.run, arguments.repo, private=not arguments.public, licence=arguments.license
+    )
+    print(place)
+    return 0

@@ -1,0 +1,106 @@
+"""Transitions as named columns: what the memory, a file and a played episode have in common.
+
+The names are those of the memory's columns; a file's columns have the same names in the singular,
+a vector's with the number of the dimension behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imel.errors import ImelError
+from imel.improvement import Update
+from imel.memory import Memory
+
+Array = NDArray[Any]
+Columns = dict[str, Array]
+
+VECTORS: Mapping[str, str] = MappingProxyType(
+    {
+        "states": "state",
+        "next_states": "next_state",
+        "actions": "action",
+        "means": "mean",
+        "behaviour_means": "behaviour_mean",
+        "improved_means": "improved_mean",
+        "stds": "std",
+    }
+)
+SCALARS: Mapping[str, str] = MappingProxyType(
+    {
+        "rewards": "reward",
+        "advantages": "advantage",
+        "terminated": "terminated",
+        "episodes": "episode",
+        "steps": "step",
+        "iterations": "iteration",
+    }
+)
+WHOLE = ("episodes", "steps", "iterations")
+"""Columns of whole numbers."""
+
+Kind = Literal["annotated", "acted", "shown"]
+
+
+@dataclass(frozen=True)
+class Logged:
+    """Transitions from elsewhere as rows of a memory, in policy units.
+
+    `annotated` ones have improved means. `acted` ones know mu and sigma of the policy that acted,
+    and have rewards, so that they can be improved. Of `shown` ones only the actions are known.
+    """
+
+    columns: Columns
+    kind: Kind
+    rewarded: bool
+    update: Update | None = None
+    """Which update annotated them."""
+
+    def __len__(self) -> int:
+        return len(self.columns["states"])
+
+
+def memory_columns(memory: Memory) -> Columns:
+    """A memory's rows, the oldest iteration first."""
+    if not len(memory) or memory.holds_prior:
+        raise ImelError("the model remembers nothing yet: it has not been trained")
+    oldest_first = memory.column("iterations").argsort(stable=True)
+    return {name: memory.column(name)[oldest_first].cpu().numpy() for name in (*VECTORS, *SCALARS)}
+
+
+def trajectories(columns: Columns) -> list[Array]:
+    """The rows of each part of an episode that has no gap, by episode and in the order of time."""
+    episodes, steps = columns["episodes"], columns["steps"]
+    order = np.lexsort((steps, episodes))
+    before, after = order[:-1], order[1:]
+    follows = (episodes[before] == episodes[after]) & (steps[before] + 1 == steps[after])
+    return np.split(order, np.flatnonzero(~follows) + 1)
+
+
+def checked(columns: Columns, state_dim: int, action_dim: int, source: str) -> Columns:
+    """The columns in the memory's precision; refuses other shapes, and what is no number."""
+    if "states" not in columns or not len(columns["states"]):
+        raise ImelError(f"{source} holds no transitions")
+    count = len(columns["states"])
+    found: Columns = {}
+    for name, column in columns.items():
+        width = state_dim if name.endswith("states") else action_dim
+        shape = (count, width) if name in VECTORS else (count,)
+        if column.shape != shape:
+            raise ImelError(
+                f"{source} does not fit this model: {name} are {column.shape}, not {shape}"
+            )
+        with np.errstate(over="ignore"):  # what overflows the precision is found below
+            found[name] = column.astype(np.int64 if name in WHOLE else np.float32)
+        bad = ~np.isfinite(found[name].reshape(count, -1)).all(axis=1)
+        if bad.any():
+            raise ImelError(f"{source} has {name} that are no numbers, first in row {bad.argmax()}")
+    if "stds" in found and not (found["stds"] > 0).all():
+        raise ImelError(f"{source} has stds that are not above zero")
+    return found

@@ -1,0 +1,72 @@
+"""Which files of a run are published or taken in: those of known kinds, none of which holds code.
+
+Everything else, a pickle above all, is neither sent nor fetched.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from imel import checkpoint
+from imel.errors import CheckpointError, ImelError
+from imel.saving import require_entries
+
+MODEL, CARD = "model.safetensors", "README.md"
+CONFIG, EVALUATION, PROVENANCE = "config.json", "evaluation.json", "provenance.json"
+CURVE, POLICY = "curve.png", "policy.png"
+KNOWN = (
+    *(CARD, MODEL, CONFIG, EVALUATION, PROVENANCE, CURVE, POLICY),
+    *("progress.csv", "monitor.csv"),
+)
+_TABLES = (CONFIG, EVALUATION, PROVENANCE)
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def run_files(folder: Path) -> dict[str, bytes]:
+    """What is published of a run directory beside the card, checked."""
+    if not (folder / MODEL).is_file():
+        raise ImelError(f"{folder} holds no model ({MODEL})")
+    check_files(folder)
+    names = [name for name in KNOWN if name != CARD and (folder / name).is_file()]
+    files = {name: (folder / name).read_bytes() for name in names}
+    if CONFIG in files:
+        files[CONFIG] = _without_paths(files[CONFIG])
+    return files
+
+
+def check_files(folder: Path) -> None:
+    """Refuse a damaged model, and files that are not what their names say."""
+    _, manifest = checkpoint.read(folder / MODEL)
+    if manifest["kind"] != "model":
+        raise CheckpointError(f"{folder / MODEL} holds a {manifest['kind']}, not a whole model")
+    require_entries(manifest, folder / MODEL)
+    for name in _TABLES:
+        read_table(folder / name)
+    for name in (CURVE, POLICY):
+        path = folder / name
+        if path.is_file() and not path.read_bytes().startswith(_PNG):
+            raise ImelError(f"{path} is no PNG file")
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """A JSON table; empty where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ImelError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise ImelError(f"{path} holds no table")
+    return document
+
+
+def _without_paths(config: bytes) -> bytes:
+    """Where on this machine a dataset lay is nobody's business."""
+    document = json.loads(config)
+    start = document.get("warm_start")
+    if isinstance(start, str) and start.endswith(".parquet"):
+        document["warm_start"] = Path(start).name
+    return (json.dumps(document, indent=2) + "\n").encode()

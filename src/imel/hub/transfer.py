@@ -1,0 +1,157 @@
+"""To a repository and back. A place that begins with `.`, `/` or `~` is a folder, else a hub's.
+
+The token is the one of `hf auth login` or HF_TOKEN unless it is given; no message contains it.
+HF_ENDPOINT names another hub.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from stable_baselines3.common.type_aliases import GymEnv
+
+from imel.algorithm import IMeL
+from imel.errors import ImelError
+from imel.files import write_atomically
+from imel.hub.card import model_card
+from imel.hub.files import CARD, KNOWN, MODEL, check_files, run_files
+from imel.optional import needed
+
+
+def push_to_hub(
+    run: str | os.PathLike[str],
+    repo_id: str,
+    *,
+    private: bool = True,
+    licence: str | None = None,
+    token: str | None = None,
+) -> str:
+    """Publish a run directory with its card, as one commit; where it is now.
+
+    A new repository is private unless said otherwise; one that exists stays as it is.
+
+    :param repo_id: `user/name`, or a folder such as `./shared/name`, which must not exist
+    :param licence: the hub's name of a licence for the model, such as `mit`
+    """
+    folder = Path(run)
+    files = run_files(folder)
+    files[CARD] = model_card(folder, repo_id, licence).encode()
+    place = _as_folder(repo_id)
+    if place is not None:
+        with _new_folder(place) as made:
+            for name, content in files.items():
+                write_atomically(made / name, content)
+        return str(place)
+    with _talking(repo_id, token) as api:
+        hub = needed("huggingface_hub", "hub")
+        url = api.create_repo(repo_id, private=private, exist_ok=True)
+        additions = [hub.CommitOperationAdd(name, content) for name, content in files.items()]
+        api.create_commit(repo_id, additions, commit_message="A run of imel")
+        return str(url)
+
+
+def pull_from_hub(
+    repo_id: str,
+    run: str | os.PathLike[str],
+    *,
+    revision: str | None = None,
+    token: str | None = None,
+) -> list[str]:
+    """Get a published run into a new run directory, checked; the names of files left out.
+
+    Only files of the kinds that `push_to_hub` publishes are fetched.
+    """
+    source = _as_folder(repo_id)
+    with _new_folder(Path(run)) as made:
+        if source is not None:
+            present = _names_in(source, revision)
+            for name in _wanted(present, repo_id):
+                write_atomically(made / name, (source / name).read_bytes())
+        else:
+            present = _download(repo_id, made, revision, token)
+        check_files(made)
+    return sorted(set(present) - set(KNOWN))
+
+
+def load_from_hub(
+    repo_id: str,
+    env: GymEnv | str | None = None,
+    *,
+    revision: str | None = None,
+    device: torch.device | str = "cpu",
+    token: str | None = None,
+) -> IMeL:
+    """A published model; from a hub, its file is kept in the cache of `huggingface_hub`."""
+    source = _as_folder(repo_id)
+    if source is not None:
+        _wanted(_names_in(source, revision), repo_id)
+        return IMeL.load(source / MODEL, env, device)
+    with _talking(repo_id, token) as api:
+        path = api.hf_hub_download(repo_id, MODEL, revision=revision)
+    return IMeL.load(path, env, device)
+
+
+def _download(repo_id: str, made: Path, revision: str | None, token: str | None) -> list[str]:
+    """Fetch the known files of one commit; the names of all that are there."""
+    with _talking(repo_id, token) as api, tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+        info = api.model_info(repo_id, revision=revision)
+        present = [file.rfilename for file in info.siblings or ()]
+        for name in _wanted(present, repo_id):
+            # By the commit, not by the branch: what is fetched belongs together
+            path = api.hf_hub_download(repo_id, name, revision=info.sha, local_dir=scratch)
+            shutil.copyfile(path, made / name)
+    return present
+
+
+def _wanted(present: list[str], repo_id: str) -> list[str]:
+    if MODEL not in present:
+        raise ImelError(f"{repo_id} holds no model of imel ({MODEL})")
+    return [name for name in KNOWN if name in present]
+
+
+def _names_in(folder: Path, revision: str | None) -> list[str]:
+    if revision is not None:
+        raise ImelError("a folder has no revisions")
+    if not folder.is_dir():
+        raise ImelError(f"there is no folder {folder}")
+    return [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
+
+
+def _as_folder(place: str) -> Path | None:
+    return Path(place).expanduser() if place.startswith((".", "/", "~")) else None
+
+
+@contextlib.contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """A folder that appears under its name when the block has ended well, and not before."""
+    if target.exists():
+        raise ImelError(f"{target} exists already and is not overwritten")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".imel-") as scratch:
+        made = Path(scratch, "run")
+        made.mkdir()
+        yield made
+        made.rename(target)
+
+
+@contextlib.contextmanager
+def _talking(repo_id: str, token: str | None) -> Iterator[Any]:
+    """The hub's client; whatever goes wrong with it is said in one line without the token."""
+    hub = needed("huggingface_hub", "hub")
+    try:
+        yield hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)
+    except ImelError:
+        raise
+    except Exception as error:  # a network, a proxy, a server: it may raise anything
+        message = " ".join(str(error).split()) or type(error).__name__
+        for secret in (token, hub.get_token()):
+            if secret:
+                message = message.replace(secret, "***")
+        raise ImelError(f"{repo_id}: {message}") from None

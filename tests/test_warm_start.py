@@ -1,0 +1,373 @@
+"""A policy that imitates logged data before its first step, and learns on from there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from imel import IMeL
+from imel.cli.main import main
+from imel.datasets import Episode
+from imel.errors import ImelError
+from imel.improvement import mean_kl
+from imel.policy import POLICIES
+from logged import ENV, columns_in_time, register, trained_run, wide_model, write_run
+from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
+from toy import PointEnv
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _environment() -> Iterator[None]:
+    register()
+    yield
+    del gym.registry[ENV]
+
+
+def demonstrations(count: int = 8, length: int = 16) -> list[dict[str, Any]]:
+    """Episodes of `PointEnv` with the best action, which is known; nothing but what was seen."""
+    draws = np.random.default_rng(1)
+    seen = draws.uniform(-1.0, 1.0, (count, length + 1, 2)).astype(np.float32)
+    return [{"observations": each, "actions": PointEnv.best(each[:-1])} for each in seen]
+
+
+def rewarded(count: int = 8) -> list[dict[str, Any]]:
+    """The same with noise around a mean of zero, and what it brought."""
+    draws = np.random.default_rng(2)
+    episodes = []
+    for episode in demonstrations(count):
+        actions = draws.normal(0.0, 0.3, episode["actions"].shape)
+        rewards = -np.square(actions - episode["actions"])[:, 0]
+        episodes.append({**episode, "actions": actions.clip(-1.0, 1.0), "rewards": rewards})
+    return episodes
+
+
+def acted(count: int = 8) -> list[dict[str, Any]]:
+    """The same by a policy whose mu and sigma are known."""
+    known = []
+    for episode in rewarded(count):
+        shape = episode["actions"].shape
+        known.append({**episode, "means": np.zeros(shape), "stds": np.full(shape, 0.3)})
+    return known
+
+
+def error(model: IMeL) -> float:
+    """How far the policy's actions are from the best ones."""
+    return float(np.square(answers(model) - PointEnv.best(STATES)).mean())
+
+
+def episodes_of(model: IMeL) -> list[int]:
+    """The episodes it remembers something of."""
+    found: list[int] = torch.unique(model.policy.memory.column("episodes")).tolist()
+    return found
+
+
+# --- what is remembered ---
+
+
+@pytest.mark.parametrize("name", ["MkiPolicy", "NpPolicy", "AnpPolicy", "NearestPolicy"])
+def test_demonstrations_are_imitated_before_the_first_step(name: str) -> None:
+    model = small_model(name, gradient_steps=20)
+    before = error(model)
+
+    model.warm_start(demonstrations())
+
+    assert error(model) < before / 4
+    assert model.num_timesteps == 0
+
+
+def test_a_demonstrated_action_is_mean_and_improved_mean() -> None:
+    model, episodes = small_model(), demonstrations(count=3)
+    model.warm_start(episodes)
+
+    column = model.policy.memory.column
+    taken = np.concatenate([episode["actions"] for episode in episodes])
+    for name in ("actions", "means", "behaviour_means", "improved_means"):
+        np.testing.assert_allclose(column(name), taken, rtol=0, atol=1e-6)
+    assert (column("advantages") == 0).all()
+    assert torch.equal(column("stds"), model.policy.std.expand(48, 1))
+    assert column("episodes").tolist() == [0] * 16 + [1] * 16 + [2] * 16
+    assert column("steps").tolist() == 3 * list(range(16))
+    np.testing.assert_array_equal(column("states")[16:32], episodes[1]["observations"][:-1])
+    np.testing.assert_array_equal(column("next_states")[16:32], episodes[1]["observations"][1:])
+
+
+def test_actions_are_taken_from_the_environments_units() -> None:
+    model = wide_model()  # from -2 to 6
+    seen = np.zeros((4, 2))
+    given = [Episode(observations=seen, actions=np.array([[-2.0], [2.0], [4.0]]))]
+    model.warm_start(given)
+    assert model.policy.memory.column("actions").flatten().tolist() == [-1.0, 0.0, 0.5]
+
+    model = wide_model()
+    logged = {"observations": seen, "actions": [[3.0], [2.0], [9.0]], "rewards": [1.0, 0.0, 0.0]}
+    model.warm_start([{**logged, "means": [[2.0], [2.0], [6.0]], "stds": np.full((3, 1), 2.0)}])
+    column = model.policy.memory.column
+    assert column("actions").flatten().tolist() == [0.25, 0.0, 1.75]  # as drawn, not clipped
+    assert column("means").flatten().tolist() == [0.0, 0.0, 1.0]
+    assert column("stds").flatten().tolist() == [0.5, 0.5, 0.5]
+
+
+def test_what_has_mu_sigma_and_rewards_is_improved() -> None:
+    model = small_model(kl_budget=2.0).warm_start(acted())
+
+    column = model.policy.memory.column
+    improved, means = column("improved_means"), column("means")
+    assert (means == 0).all()
+    assert mean_kl(improved, means, column("stds")) == pytest.approx(2.0, rel=1e-4)
+    # Towards actions that did better than expected, away from others
+    step = (improved - means) * (column("actions") - means)
+    assert torch.equal(step.flatten() > 0, column("advantages") > 0)
+    direction = torch.from_numpy(PointEnv.best(column("states").numpy()))
+    assert float((improved * direction).mean()) > 0
+    assert float(column("advantages").mean()) == pytest.approx(0.0, abs=1e-5)
+
+
+def test_rewards_teach_the_critic_and_the_scale_of_returns() -> None:
+    model, without = small_model(critic_epochs=20), small_model(critic_epochs=20)
+    model.warm_start(rewarded())
+    without.warm_start(demonstrations())
+
+    assert float(model.return_scale.count) == 128
+    assert float(without.return_scale.count) == 0
+    assert (
+        differing(dict(without.critic.state_dict()), dict(small_model().critic.state_dict())) == []
+    )
+    with torch.no_grad():
+        values = model.critic(model.policy.normaliser(torch.from_numpy(STATES)))
+    assert float(values.mean()) < -0.5  # all rewards are negative
+
+
+def test_the_normaliser_has_seen_the_states() -> None:
+    model, episodes = small_model(), demonstrations()
+    model.warm_start(episodes)
+    states = np.concatenate([episode["observations"][:-1] for episode in episodes])
+    np.testing.assert_allclose(model.policy.normaliser.mean, states.mean(axis=0), rtol=1e-5)
+    np.testing.assert_allclose(model.policy.normaliser.variance, states.var(axis=0), rtol=1e-5)
+
+
+def test_a_policy_from_a_trained_runs_memory_acts_as_well_as_the_run(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"batch_size": 128, "memory_size": 512, "gradient_steps": 5}
+    settings |= {"kl_budget": 2.0, "std": 0.3}
+    trained = wide_model(**settings).learn(24 * 128)
+    run = write_run(tmp_path / "run", trained)
+    assert main(["export", str(run), "--episodes", "0", "--out", str(tmp_path / "out")]) == 0
+
+    def missed(model: IMeL) -> float:
+        return float(np.square((answers(model) - 2.0) / 4.0 - PointEnv.best(STATES)).mean())
+
+    for seed in (1, 2):
+        fresh = wide_model(seed=seed, **settings)
+        untrained = missed(fresh)
+        warm = missed(fresh.warm_start(tmp_path / "out" / "memory.parquet"))
+        assert warm < untrained / 10
+        assert warm < 1.5 * missed(trained)
+
+
+# --- how it is forgotten, and learned on from ---
+
+
+def test_own_experience_replaces_the_oldest_logged_one_first() -> None:
+    model = small_model(memory_size=3 * BATCH)
+    model.warm_start(demonstrations(count=12))  # 192 rows: full
+    assert episodes_of(model) == list(range(12))
+
+    model.learn(BATCH)
+    memory = model.policy.memory
+    logged = memory.column("iterations") < 0
+    assert torch.unique(memory.column("episodes")[logged]).tolist() == list(range(4, 12))
+    assert int((~logged).sum()) == BATCH
+    assert int(memory.column("episodes")[~logged].min()) >= 12
+
+    model.learn(2 * BATCH, reset_num_timesteps=False)
+    assert (model.policy.memory.column("iterations") >= 0).all()
+
+
+@pytest.mark.parametrize("settings", [{"forgetting": "reservoir"}, {"forgetting_unit": "episode"}])
+def test_other_ways_of_forgetting_work_too(settings: dict[str, Any]) -> None:
+    model = small_model(**settings).warm_start(demonstrations())
+    model.learn(3 * BATCH)
+    assert len(model.policy.memory) <= 2 * BATCH
+
+
+def test_of_too_many_rows_the_newest_episodes_are_taken() -> None:
+    model = small_model(memory_size=100)
+    with pytest.warns(RuntimeWarning, match="newest 96 of 128"):
+        model.warm_start(demonstrations(count=8))
+    assert episodes_of(model) == [2, 3, 4, 5, 6, 7]
+
+    model = small_model(memory_size=100)
+    with pytest.warns(RuntimeWarning, match="newest 100 of 150"):
+        model.warm_start(demonstrations(count=1, length=150))
+    assert model.policy.memory.column("steps").tolist() == list(range(50, 150))
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+@pytest.mark.parametrize("update", ["plain", "anchored"])
+def test_a_warm_start_is_reproducible_and_survives_a_file(
+    name: str, update: str, tmp_path: Path
+) -> None:
+    def warm() -> IMeL:
+        return small_model(name, update=update, gradient_steps=1).warm_start(rewarded())
+
+    model = warm()
+    model.save(tmp_path / "warm")
+    loaded = IMeL.load(tmp_path / "warm", env=points(seed=0))
+    assert differing(tensors_of(model), tensors_of(warm())) == []
+    assert differing(tensors_of(model), tensors_of(loaded)) == []
+    loaded.learn(BATCH)
+    assert loaded.policy.memory.column("episodes").max() > 7
+
+
+def test_an_anchored_policy_needs_rewards_and_starts_from_what_was_done() -> None:
+    refused = small_model(update="anchored")
+    before = tensors_of(refused)
+    with pytest.raises(ImelError, match="rewards"):
+        refused.warm_start(demonstrations())
+    assert differing(before, tensors_of(refused)) == []
+
+    best = [{**episode, "rewards": np.zeros(16)} for episode in demonstrations()]
+    model = small_model(update="anchored", gradient_steps=20, learning_rate=1e-2)
+    before_error = error(model)
+    assert error(model.warm_start(best)) < before_error / 4
+    model.learn(BATCH)
+    assert len(model.policy.memory) == 2 * BATCH
+
+
+def test_an_anchored_policy_takes_a_plain_runs_improvements_as_made(tmp_path: Path) -> None:
+    trained, run = trained_run(tmp_path / "run")
+    assert main(["export", str(run), "--episodes", "0", "--out", str(tmp_path / "out")]) == 0
+    model = wide_model(update="anchored").warm_start(tmp_path / "out" / "memory.parquet")
+
+    logged = columns_in_time(trained.policy.memory)
+    column = columns_in_time(model.policy.memory)
+    assert torch.equal(column["means"], logged["improved_means"])
+    assert torch.equal(column["behaviour_means"], logged["behaviour_means"])
+
+
+# --- what is refused ---
+
+
+def changed(**changes: Any) -> list[dict[str, Any]]:
+    episodes = acted(count=2)
+    episodes[1] |= changes
+    return episodes
+
+
+NAN = np.full((16, 1), np.nan)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "reason"),
+    [
+        ([], "no episodes"),
+        (changed(actions=NAN), "episode 1 has actions that are no numbers, first in row 0"),
+        (changed(observations=np.full((17, 2), np.inf)), "states that are no numbers"),
+        (changed(rewards=np.full(16, 1e39)), "rewards that are no numbers"),
+        (changed(rewards=np.zeros(15)), r"rewards are \(15,\), not \(16,\)"),
+        (changed(observations=np.zeros((16, 2))), "16 observations and 16 actions"),
+        (changed(observations=np.zeros((17, 3))), "does not fit this model"),
+        (changed(actions=np.zeros((16, 2))), "does not fit this model"),
+        (changed(stds=np.zeros((16, 1))), "not above zero"),
+        (changed(actions=np.full((16, 1), 1.5), means=None), "outside of Box"),
+        (changed(observations={"a": 1}), "flatten"),
+        (changed(actions=["x"] * 16), "no arrays of numbers"),
+        (changed(reward=[1]), "did you mean 'rewards'"),
+        ([{"observations": np.zeros((2, 2))}], "no actions"),
+        ([{"observations": np.zeros((1, 2)), "actions": np.zeros((0, 1))}], "no transitions"),
+        (7, "a int is no dataset"),
+        ("missing.parquet", "no file missing.parquet"),
+        ("imel/missing-v0", "no local Minari dataset 'imel/missing-v0'"),
+        ("a name", "neither a file nor the id"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(
+    dataset: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    model = small_model()
+    before, random = tensors_of(model), model.generator.get_state()
+    with pytest.raises(ImelError, match=reason):
+        model.warm_start(dataset)
+    assert differing(before, tensors_of(model)) == []
+    assert torch.equal(random, model.generator.get_state())
+    assert model.clock.next_episode == 4
+
+
+def test_it_comes_before_the_first_step_and_once() -> None:
+    model = small_model().warm_start(demonstrations())
+    with pytest.raises(ImelError, match="before the first step"):
+        model.warm_start(demonstrations())
+    with pytest.raises(ImelError, match="before the first step"):
+        small_model().learn(BATCH).warm_start(demonstrations())
+
+
+def test_files_that_are_not_ours_or_of_other_spaces_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    _, run = trained_run(tmp_path / "run")
+    out = tmp_path / "out"
+    assert main(["export", str(run), "--episodes", "0", "--out", str(out)]) == 0
+    argv = ["--format", "minari", "--episodes", "0", "--out", "imel/point"]
+    assert main(["export", str(run), *argv]) == 0
+    good = (out / "memory.parquet").read_bytes()
+    (out / "cut.parquet").write_bytes(good[:-100])
+    (out / "text.parquet").write_text("a,b")
+    pd.DataFrame({"a": [1.0]}).to_parquet(out / "other.parquet")
+    for dataset, reason in (
+        (out / "cut.parquet", "not a Parquet file"),
+        (out / "text.parquet", "not a Parquet file"),
+        (out / "other.parquet", "not written by imel export"),
+        (out / "memory.parquet", r"from \[-2.0\] to \[6.0\], not from \[-1.0\]"),
+        ("imel/point/memory-v0", "its actions are Box"),
+    ):
+        with pytest.raises(ImelError, match=reason):
+            small_model().warm_start(dataset)
+
+
+# --- the command line ---
+
+
+def test_a_run_begins_with_the_memories_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trained, run = trained_run(tmp_path / "run")
+    assert main(["export", str(run), "--episodes", "0", "--out", "out"]) == 0
+    small = ["--n-envs", "4", "--batch-size", "64", "--memory-size", "256", "--eval-episodes", "1"]
+    argv = ["train", ENV, "--total-timesteps", "64", *small, "--gradient-steps", "2"]
+    warm = [*argv, "--warm-start", "out/memory.parquet"]
+    assert main([*warm, "--run-dir", "warm"]) == 0
+
+    model = IMeL.load("warm/model.safetensors")
+    memory = model.policy.memory
+    logged = memory.column("iterations") < 0
+    assert int(logged.sum()) == len(trained.policy.memory) == 128
+    assert int((~logged).sum()) == 64
+    memory.forget_rows(torch.nonzero(~logged).flatten())
+    expected = columns_in_time(trained.policy.memory)
+    assert differing(columns_in_time(memory), expected) == []
+    assert json.loads(Path("warm/config.json").read_text())["warm_start"] == "out/memory.parquet"
+
+    # Killed before its first checkpoint, a run begins anew and comes to the same end
+    again = Path("again")
+    again.mkdir()
+    (again / "config.json").write_bytes(Path("warm/config.json").read_bytes())
+    assert main(["resume", "again"]) == 0
+    resumed = IMeL.load("again/model.safetensors")
+    unchanged = IMeL.load("warm/model.safetensors")
+    assert differing(tensors_of(resumed), tensors_of(unchanged)) == []
+
+    capsys.readouterr()
+    assert main([*argv, "--warm-start", "nothing.parquet", "--run-dir", "none"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "imel: error: there is no file nothing.parquet"
+    assert not Path("none").exists()
