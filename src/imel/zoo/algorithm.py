@@ -31,8 +31,8 @@ class IMeL(algorithm.IMeL):
         super().save(path, exclude, include)
         saved = path_for(path)
         link = saved.with_suffix(".zip")
-        link.unlink(missing_ok=True)
-        link.symlink_to(saved.name)
+        if not os.path.lexists(link):
+            link.symlink_to(saved.name)
 
     @classmethod
     def load(  # type: ignore[override]
