@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from stable_baselines3.common.logger import KVWriter
@@ -37,7 +37,7 @@ class TrackerOutput(KVWriter):
         del key_excluded  # names the formats of Stable-Baselines3
         if step >= self._next_step:
             numbers = {
-                key: int(value) if isinstance(value, int) else float(value)
+                key: int(value) if isinstance(value, Integral) else float(value)
                 for key, value in key_values.items()
                 if isinstance(value, Real)
             }
