@@ -47,8 +47,12 @@ explorer-bench: install  ## time the explorer with 100,000 made-up memories
 docs: install  ## build the documentation into docs/_build
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build
 
-dist: install  ## build wheel and sdist into dist/
+dist: install  ## build wheel and sdist into dist/, and train with the wheel in a clean environment
+	rm -rf build dist
 	$(BIN)/python -m build
+	$(PYTHON) -m venv build/venv
+	build/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	build/venv/bin/python tests/installed.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv build dist docs/_build .mypy_cache .ruff_cache .pytest_cache

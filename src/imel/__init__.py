@@ -32,11 +32,13 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    """A public name, imported when it is first asked for: `imel --help` has no use for torch."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'imel' has no attribute '{name}'")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+if not TYPE_CHECKING:  # which would take any name for a public one
+
+    def __getattr__(name: str) -> Any:
+        """A public name, imported when it is asked for: `imel --help` has no use for torch."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'imel' has no attribute '{name}'")
+        return getattr(importlib.import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
