@@ -50,8 +50,12 @@ docs: install  ## build the documentation into docs/_build
 tutorial: install  ## run docs/tutorial.md, and put what it prints and draws into it (minutes)
 	$(BIN)/python tests/pages.py docs/tutorial.md
 
-dist: install  ## build wheel and sdist into dist/
+dist: install  ## build wheel and sdist into dist/, and train with the wheel in a clean environment
+	rm -rf build dist
 	$(BIN)/python -m build
+	$(PYTHON) -m venv build/venv
+	build/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	build/venv/bin/python tests/installed.py
 
 clean:  ## remove what the other targets made
 	rm -rf .venv build dist docs/_build .mypy_cache .ruff_cache .pytest_cache

@@ -281,6 +281,16 @@ def test_the_metrics_page_lists_exactly_what_is_logged() -> None:
     assert sorted(listed) == sorted(logged)
 
 
+def test_the_metrics_page_says_of_each_key_its_meaning_unit_and_healthy_values() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| (`\w+/\w+`) \|(.*)\|$", page, re.MULTILINE)
+    assert rows
+    for key, rest in rows:
+        cells = [cell.strip() for cell in rest.split("|")]
+        assert len(cells) == 3, key
+        assert all(cells), key
+
+
 def test_the_settings_page_names_every_setting() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
     assert [field.name for field in fields(Settings) if f"`{field.name}`" not in page] == []

@@ -316,7 +316,7 @@ def test_a_missing_package_is_named_with_its_extra(
                 patch.setitem(sys.modules, name, None)
             argv = ["export", str(run), "--format", kind, "--episodes", "0", "--out", "x/y"]
             assert main(argv) == 2
-        assert f"{module} is not installed; pip install 'imel[datasets]'" in capsys.readouterr().err
+        assert f"{module} is not installed: pip install 'imel[datasets]'" in capsys.readouterr().err
 
 
 def test_an_episode_without_end_is_left(

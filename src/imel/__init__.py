@@ -1,9 +1,13 @@
 """Improved Memories Learning: reinforcement learning by interpolating improved memories."""
 
-from imel.algorithm import IMeL
-from imel.errors import ImelError
-from imel.explain import Explanation
-from imel.policy import AnpPolicy, MkiPolicy, NearestPolicy, NpPolicy, RegressorPolicy
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from imel.algorithm import IMeL
+    from imel.errors import ImelError
+    from imel.explain import Explanation
+    from imel.policy import AnpPolicy, MkiPolicy, NearestPolicy, NpPolicy, RegressorPolicy
 
 __version__ = "0.1.0"
 
@@ -17,3 +21,25 @@ __all__ = [
     "NpPolicy",
     "RegressorPolicy",
 ]
+
+_MODULES = {
+    "IMeL": "imel.algorithm",
+    "ImelError": "imel.errors",
+    "Explanation": "imel.explain",
+    **dict.fromkeys(
+        ("AnpPolicy", "MkiPolicy", "NearestPolicy", "NpPolicy", "RegressorPolicy"), "imel.policy"
+    ),
+}
+
+
+if not TYPE_CHECKING:  # which would take any name for a public one
+
+    def __getattr__(name: str) -> Any:
+        """A public name, imported when it is asked for: `imel --help` has no use for torch."""
+        if name not in _MODULES:
+            raise AttributeError(f"module 'imel' has no attribute '{name}'")
+        return getattr(importlib.import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

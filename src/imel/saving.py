@@ -91,13 +91,15 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
         *,
         policy_class: type[ImelPolicy] | None = None,
         force_reset: bool = True,
+        seed: int | None = None,
         tensorboard_log: str | None = None,
         verbose: int = 0,
         **settings: Any,
     ) -> Self:
         """Read a model written by `save`; settings given here replace the saved ones.
 
-        A policy class of your own has to be named by `policy_class`: files hold no code.
+        A policy class of your own has to be named by `policy_class`: files hold no code. Random
+        numbers go on where they were when the model was saved, or start anew from a `seed`.
         """
         tensors, document = checkpoint.read(path)
         if document["kind"] != "model":
@@ -110,7 +112,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
             tensorboard_log=tensorboard_log,
             verbose=verbose,
             device=device,
-            seed=document["seed"],
+            seed=document["seed"] if seed is None else seed,
             **{**document["settings"], **settings},
         )
         model.observation_space, model.action_space = checkpoint.spaces_from_tensors(tensors)
@@ -124,6 +126,9 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
         model._setup_model()
         load_tensors(model, tensors, path)
         restore_progress(model, document["progress"])
+        if seed is not None:
+            model.generator.manual_seed(seed)
+            model.policy.generator.manual_seed(seed)
         if env is not None:
             model.set_env(env, force_reset)  # type: ignore[arg-type]  # IMeL takes ids as well
             if model.env is not None and model.seed is not None:

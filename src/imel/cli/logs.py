@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import CSVOutputFormat
+from stable_baselines3.common.logger import CSVOutputFormat, JSONOutputFormat, KVWriter
 from stable_baselines3.common.monitor import ResultsWriter
 
 PART = ".part-"
@@ -16,12 +16,15 @@ PART = ".part-"
 _STEPS = "time/total_timesteps"
 
 
-def progress_file(path: Path, resumed_at: int | None) -> CSVOutputFormat:
-    """progress.csv; of a run that is continued, with its rows up to there."""
-    rows = [] if resumed_at is None else _rows_until(path, _STEPS, resumed_at)
+def progress_file(path: Path, resumed_at: int | None) -> KVWriter:
+    """progress.csv or progress.json; of a run that is continued, with its rows up to there."""
+    # What a JSON file held stands in the CSV beside it as well
+    table = path.with_suffix(".csv")
+    rows = [] if resumed_at is None else _rows_until(table, _STEPS, resumed_at)
     # Under another name until all rows are there: whoever is killed here has lost none
     unfinished = path.with_name(PART + path.name)
-    output = CSVOutputFormat(str(unfinished))
+    kind = JSONOutputFormat if path.suffix == ".json" else CSVOutputFormat
+    output = kind(str(unfinished))
     for row in rows:
         values = {name: _number(text) for name, text in row.items() if text}
         output.write(values, {}, int(row[_STEPS]))

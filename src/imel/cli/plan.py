@@ -20,6 +20,7 @@ from imel.cli.config_file import read_config, settings_in
 from imel.errors import SettingsError, nearest_name
 from imel.policy import POLICIES, ImelPolicy
 from imel.settings import PRESETS, Settings, preset
+from imel.trackers import TRACKERS, check_tracker
 
 POLICY_NAMES: dict[str, type[ImelPolicy]] = {
     name.removesuffix("Policy").lower(): policy for name, policy in POLICIES.items()
@@ -61,6 +62,12 @@ class RunArguments:
     """Checkpoints that are kept, the newest ones."""
     go_on_if_full: tyro.conf.FlagCreatePairsOff[bool] = False
     """If a checkpoint cannot be written, say so and go on without it instead of ending the run."""
+    progress_json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Also write progress.json: what progress.csv holds, a JSON object a line."""
+    track: Annotated[str | None, tyro.conf.arg(metavar="{" + ",".join(TRACKERS) + "}")] = None
+    """Send what is logged to an experiment tracker as well."""
+    track_project: Annotated[str, tyro.conf.arg(metavar="NAME")] = "imel"
+    """The tracker's project."""
     threads: int = 1
     """Threads of the linear algebra. One is fastest for networks and memories of this size."""
     device: str = "cpu"
@@ -197,4 +204,6 @@ def _checked(run: RunArguments) -> RunArguments:
         value = getattr(run, name)
         if not least <= value < 2**31:
             raise SettingsError(f"{name}={value} is not between {least} and {2**31 - 1}")
+    if run.track is not None:
+        check_tracker(run.track)
     return run

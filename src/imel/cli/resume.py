@@ -27,7 +27,10 @@ examples:
   imel resume runs/cheetah
   imel resume runs/cheetah --fall-back      use the checkpoint before, if the last is damaged"""
 
-_NOT_OF_THE_OUTCOME = ("checkpoints_kept", "eval_episodes", "go_on_if_full")
+_NOT_OF_THE_OUTCOME = (
+    *("checkpoints_kept", "eval_episodes", "go_on_if_full"),
+    *("progress_json", "track", "track_project"),
+)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ from imel.files import write_atomically
 CONFIG = "config.json"
 PROVENANCE = "provenance.json"
 PROGRESS = "progress.csv"
+PROGRESS_JSON = "progress.json"
+TRACKING = "tracking.json"
 MONITOR = "monitor.csv"
 MODEL = "model.safetensors"
 EVALUATION = "evaluation.json"
@@ -28,14 +30,14 @@ CHECKPOINTS = "checkpoints"
 VIDEO = "evaluation"  # RecordVideo appends -episode-0.mp4
 
 _LEFT_BY_A_KILLED_WRITER = (
-    *(f".{name}.*" for name in (CONFIG, PROVENANCE, MODEL, EVALUATION)),
-    *(f".part-{name}" for name in (PROGRESS, MONITOR)),
+    *(f".{name}.*" for name in (CONFIG, PROVENANCE, MODEL, EVALUATION, TRACKING)),
+    *(f".part-{name}" for name in (PROGRESS, PROGRESS_JSON, MONITOR)),
     f"{CHECKPOINTS}/.iteration-*.safetensors.*",
 )
 
 _MADE_BY_A_RUN = (
-    *(CONFIG, PROVENANCE, PROGRESS, MONITOR, MODEL, EVALUATION, CURVE, POLICY, UPDATE, ANIMATION),
-    TRACEBACK,
+    *(CONFIG, PROVENANCE, PROGRESS, PROGRESS_JSON, MONITOR, MODEL, EVALUATION, TRACKING),
+    *(TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION),
     "events.out.tfevents.*",
     f"{CHECKPOINTS}/iteration-*.safetensors",
     f"{VIDEO}-episode-*.mp4",

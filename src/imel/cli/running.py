@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from stable_baselines3.common.logger import Logger, TensorBoardOutputFormat
+from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 
 from imel.algorithm import IMeL
 from imel.cli import run_directory
@@ -19,6 +19,7 @@ from imel.cli.pictures import draw_run
 from imel.cli.plan import Plan
 from imel.cli.progress import progress_writer
 from imel.cli.signals import StopOnSignal
+from imel.cli.tracking import tracker_output
 from imel.errors import ImelError, SettingsError
 from imel.resume import RunCheckpoints
 
@@ -64,16 +65,25 @@ def finish(model: IMeL, plan: Plan, folder: Path, console: Console) -> None:
     _say_where(folder, console)
 
 
+def _log_files(plan: Plan, folder: Path, resumed_at: int | None) -> list[KVWriter]:
+    names = [run_directory.PROGRESS]
+    if plan.run.progress_json:
+        names.append(run_directory.PROGRESS_JSON)
+    return [progress_file(folder / name, resumed_at) for name in names]
+
+
 def _learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None:
     """Train and save the model, come what may; the number of the signal that ended it, if any."""
     resumed_at = model.num_timesteps if model.iteration else None
+    tracked = tracker_output(plan, folder)  # before anything is changed, should it be refused
     title = (
         f"{plan.env}, {plan.policy_class.__name__}, seed {plan.run.seed}, "
         f"{plan.settings.n_envs} environments"
     )
     episodes = EpisodeLog(folder / run_directory.MONITOR, plan.env, resumed_at)
     outputs = [
-        progress_file(folder / run_directory.PROGRESS, resumed_at),
+        *_log_files(plan, folder, resumed_at),
+        *([] if tracked is None else [tracked]),
         TensorBoardOutputFormat(str(folder)),
         progress_writer(title, plan.run.total_timesteps, console),
     ]

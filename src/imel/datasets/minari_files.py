@@ -28,7 +28,7 @@ from imel.datasets.columns import (
 )
 from imel.datasets.episodes import logged_episodes, require_same_actions
 from imel.errors import ImelError
-from imel.optional import needed
+from imel.extras import require
 from imel.policy import ImelPolicy
 
 _PREFIX = "imel_"
@@ -41,14 +41,14 @@ _IN_INFOS = {
 
 def minari_path(dataset_id: str) -> Path:
     """Where Minari keeps a dataset; an id that it would refuse is refused here."""
-    minari_dataset = needed("minari.dataset.minari_dataset", "datasets")
+    minari_dataset = require("minari.dataset.minari_dataset", "datasets")
     try:
         minari_dataset.parse_dataset_id(dataset_id)
     except (ValueError, TypeError):
         raise ImelError(
             f"'{dataset_id}' is no id of a Minari dataset; they look like imel/pendulum/memory-v0"
         ) from None
-    found: Path = needed("minari.storage", "datasets").get_dataset_path(dataset_id)
+    found: Path = require("minari.storage", "datasets").get_dataset_path(dataset_id)
     return found
 
 
@@ -64,8 +64,8 @@ def write_minari(
     place = minari_path(dataset_id)
     if place.exists():
         raise ImelError(f"the Minari dataset {dataset_id} exists already ({place})")
-    minari = needed("minari", "datasets")
-    episode_buffer = needed("minari.data_collector", "datasets").EpisodeBuffer
+    minari = require("minari", "datasets")
+    episode_buffer = require("minari.data_collector", "datasets").EpisodeBuffer
     parts = trajectories(columns)
     buffers = [
         episode_buffer(**_episode(columns, rows, policy), seed=seeds[i] if seeds else None)

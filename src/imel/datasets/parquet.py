@@ -17,7 +17,7 @@ import numpy as np
 from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, checked
 from imel.errors import ImelError
 from imel.files import write_atomically
-from imel.optional import needed
+from imel.extras import require
 from imel.policy import ImelPolicy
 
 _FORMAT, _SCHEMA = "imel-transitions", 1
@@ -31,7 +31,7 @@ def write_parquet(
     extra: Mapping[str, Array] | None = None,
 ) -> None:
     """Write columns, and some more of the user's choice, to a file that must not exist yet."""
-    pyarrow, parquet = needed("pyarrow", "datasets"), needed("pyarrow.parquet", "datasets")
+    pyarrow, parquet = require("pyarrow", "datasets"), require("pyarrow.parquet", "datasets")
     if path.exists():
         raise ImelError(f"{path} exists already and is not overwritten")
     table: dict[str, Array] = {
@@ -56,7 +56,7 @@ def write_parquet(
 
 def read_parquet(path: Path, policy: ImelPolicy) -> Logged:
     """What `write_parquet` wrote, checked against a policy's spaces."""
-    parquet, pyarrow = needed("pyarrow.parquet", "datasets"), needed("pyarrow", "datasets")
+    parquet, pyarrow = require("pyarrow.parquet", "datasets"), require("pyarrow", "datasets")
     try:
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:

@@ -12,7 +12,7 @@ from imel.datasets.episodes import Episode, logged_episodes
 from imel.datasets.minari_files import minari_path, read_minari
 from imel.datasets.parquet import read_parquet
 from imel.errors import ImelError
-from imel.optional import needed
+from imel.extras import require
 from imel.policy import ImelPolicy
 
 Dataset = str | os.PathLike[str] | Sequence[Episode | Mapping[str, Any] | Any] | Any
@@ -51,6 +51,6 @@ def _local_minari(dataset_id: str) -> Any:
             f"minari download {dataset_id} gets one that is published"
         )
     try:
-        return needed("minari", "datasets").load_dataset(dataset_id)
+        return require("minari", "datasets").load_dataset(dataset_id)
     except (ValueError, OSError, KeyError, AssertionError) as error:
         raise ImelError(f"the Minari dataset {dataset_id} cannot be read: {error}") from None

@@ -15,7 +15,7 @@ from scipy.stats import bootstrap
 
 from imel import checkpoint
 from imel.hub.files import CONFIG, CURVE, EVALUATION, MODEL, POLICY, PROVENANCE, read_table
-from imel.optional import needed
+from imel.extras import require
 from imel.policy import POLICIES
 from imel.settings import Settings
 
@@ -49,7 +49,7 @@ def _metadata(
     manifest: Mapping[str, Any], env: str | None, evaluation: Mapping[str, Any], licence: str | None
 ) -> str:
     """The card's head in YAML."""
-    hub = needed("huggingface_hub", "hub")
+    hub = require("huggingface_hub", "hub")
     results = None
     if env is not None and "deterministic" in evaluation:
         played = evaluation["deterministic"]

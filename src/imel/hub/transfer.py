@@ -22,7 +22,7 @@ from imel.errors import ImelError
 from imel.files import write_atomically
 from imel.hub.card import model_card
 from imel.hub.files import CARD, KNOWN, MODEL, check_files, run_files
-from imel.optional import needed
+from imel.extras import require
 
 
 def push_to_hub(
@@ -50,7 +50,7 @@ def push_to_hub(
                 write_atomically(made / name, content)
         return str(place)
     with _talking(repo_id, token) as api:
-        hub = needed("huggingface_hub", "hub")
+        hub = require("huggingface_hub", "hub")
         url = api.create_repo(repo_id, private=private, exist_ok=True)
         additions = [hub.CommitOperationAdd(name, content) for name, content in files.items()]
         api.create_commit(repo_id, additions, commit_message="A run of imel")
@@ -144,7 +144,7 @@ def _new_folder(target: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def _talking(repo_id: str, token: str | None) -> Iterator[Any]:
     """The hub's client; whatever goes wrong with it is said in one line without the token."""
-    hub = needed("huggingface_hub", "hub")
+    hub = require("huggingface_hub", "hub")
     try:
         yield hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), token=token)
     except ImelError:
