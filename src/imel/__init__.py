@@ -3,7 +3,14 @@
 from imel.algorithm import IMeL
 from imel.errors import ImelError
 from imel.explain import Explanation
-from imel.policy import AnpPolicy, MkiPolicy, NearestPolicy, NpPolicy, RegressorPolicy
+from imel.policy import (
+    AnpPolicy,
+    MkiPolicy,
+    NearestPolicy,
+    NpPolicy,
+    RegressorPolicy,
+    RidgePolicy,
+)
 
 __version__ = "0.1.0"
 
@@ -16,4 +23,5 @@ __all__ = [
     "NearestPolicy",
     "NpPolicy",
     "RegressorPolicy",
+    "RidgePolicy",
 ]

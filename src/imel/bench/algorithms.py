@@ -164,6 +164,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "anp": ImelAlgorithm("AnpPolicy"),
     "regressor": ImelAlgorithm("RegressorPolicy"),
     "nearest": ImelAlgorithm("NearestPolicy"),
+    "ridge": ImelAlgorithm("RidgePolicy"),
     "trpo": Baseline("sb3_contrib", "TRPO", TRPO, TRPO_DEFAULT),
     "ppo": Baseline("stable_baselines3", "PPO", PPO, PPO_DEFAULT),
     "random": Chance(),
