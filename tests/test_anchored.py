@@ -87,7 +87,7 @@ def test_the_anchor_is_made_of_the_newest_memories() -> None:
     assert (shares[:, others] == 0.0).all()
 
 
-@pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy"])
+@pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy", "RidgePolicy"])
 def test_contributions_add_up_to_the_mean(policy: str) -> None:
     model = learned(policy, anchor_size=64)
     states = torch.as_tensor(STATES)
@@ -96,6 +96,26 @@ def test_contributions_add_up_to_the_mean(policy: str) -> None:
     assert conditioned.exact
     total = conditioned.contributions(model.policy.normaliser(states)).sum(dim=1)
     torch.testing.assert_close(total, model.policy.act(states)[0], atol=1e-5, rtol=0.0)
+
+
+def test_a_ridge_policy_is_not_changed_by_being_anchored_again() -> None:
+    # 128 memories and 20 coefficients: what the policy is, its basis can say
+    model = learned("RidgePolicy", policy_kwargs={"waves": 16})
+    policy, states = model.policy, torch.as_tensor(STATES)
+    before = policy.act(states)[0]
+    means = policy.act(policy.memory.column("states"))[0]
+    assert float(policy.step_scale) != 0.0
+    for column in ("means", "improved_means"):
+        policy.memory.column(column).copy_(means)
+    policy.changed()
+    after = policy.act(states)[0]
+    assert float(before.std()) > 0.0
+    torch.testing.assert_close(after, before, atol=1e-2 * float(before.abs().max()), rtol=0.0)
+
+
+def test_all_memories_are_anchors_of_a_ridge_policy() -> None:
+    policy = learned("RidgePolicy", anchor_size=64).policy
+    assert torch.equal(policy.anchor_rows(), torch.arange(len(policy.memory)))
 
 
 @pytest.mark.parametrize("policy", ["NpPolicy", "RegressorPolicy", "AnpPolicy"])

@@ -506,12 +506,12 @@ def test_a_wrong_command_is_refused_in_one_line_and_nothing_is_written(
 
 
 def test_every_algorithm_of_imel_learns_in_the_bench(scripted: str) -> None:
-    for name in ("mki", "np", "anp", "regressor", "nearest"):
+    for name in ("mki", "np", "anp", "regressor", "nearest", "ridge"):
         rows = train(Run(f"{scripted}Scripted-v0", name, 0, 64, SMALL))
         assert rows[-1]["settings"]["policy"].lower() == f"{name}policy"
         assert rows[-1]["eval_return"] == 15.0
     baselines = {"trpo", "ppo", "random"}
-    assert set(ALGORITHMS) == {"mki", "np", "anp", "regressor", "nearest"} | baselines
+    assert set(ALGORITHMS) == {"mki", "np", "anp", "regressor", "nearest", "ridge"} | baselines
 
 
 def test_provenance_leaves_what_checkpoints_record_alone() -> None:

@@ -18,7 +18,8 @@ import tyro
 import imel
 from imel.cli.main import COMMANDS, main
 from imel.policy import POLICIES
-from imel.settings import PRESETS, Settings
+from imel.presets import PRESETS
+from imel.settings import Settings
 from pages import OUTPUT, PAGES, ROOT, SHELLS, TUTORIAL, blocks, commands, program, run_page
 from small import BATCH, LogBook, small_model
 from toy import FloatArray, ScriptedEnv

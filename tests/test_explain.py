@@ -22,7 +22,7 @@ from toy import ScriptedEnv
 LOW, HIGH = -3.0, 1.0
 LIVED = np.array([[0.0, 1.0], [3.0, 2.0], [11.0, 0.0]], np.float32)
 """Observations a `ScriptedEnv` made: (episode, step)."""
-exact_policies = pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy"])
+exact_policies = pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy", "RidgePolicy"])
 weighted_policies = pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy", "AnpPolicy"])
 every_policy = pytest.mark.parametrize("policy", list(POLICIES))
 

@@ -156,7 +156,7 @@ def test_options_reach_the_interpolator_as_tuples() -> None:
     assert (3, 6) in shapes
 
 
-def test_the_five_policies_are_known_by_name() -> None:
-    names = {"MkiPolicy", "NpPolicy", "AnpPolicy", "RegressorPolicy", "NearestPolicy"}
+def test_the_six_policies_are_known_by_name() -> None:
+    names = {f"{name}Policy" for name in ("Mki", "Np", "Anp", "Regressor", "Nearest", "Ridge")}
     assert IMeL.policy_aliases.keys() == POLICIES.keys() == names
     assert all(cls.__name__ == name for name, cls in POLICIES.items())

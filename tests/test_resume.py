@@ -56,6 +56,7 @@ def progress_of(model: IMeL) -> dict[str, Any]:
         ("AnpPolicy", {"forgetting_unit": "episode"}),
         ("RegressorPolicy", {"std_mode": "paper"}),
         ("NearestPolicy", {}),
+        ("RidgePolicy", {"update": "anchored"}),
     ],
 )
 @pytest.mark.parametrize("stop", [3 * BATCH + 8, 8 * BATCH + 4, 10 * BATCH])

@@ -16,7 +16,8 @@ import pytest
 from imel import IMeL
 from imel.errors import SettingsError
 from imel.policy import POLICIES
-from imel.settings import PRESETS, SCHEDULED, Settings, preset
+from imel.presets import PRESETS
+from imel.settings import SCHEDULED, Settings, preset
 from small import small_model
 
 HINTS = typing.get_type_hints(Settings)

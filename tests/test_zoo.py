@@ -23,7 +23,8 @@ from stable_baselines3.common.utils import ConstantSchedule
 from imel import IMeL
 from imel.bench.tasks import TASKS
 from imel.policy import POLICIES
-from imel.settings import PRESETS, Settings, preset
+from imel.presets import PRESETS
+from imel.settings import Settings, preset
 from imel.zoo import HYPERPARAMETERS, __main__, algorithm
 from small import SMALL, answers, points, small_model, tensors_of
 

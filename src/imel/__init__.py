@@ -7,7 +7,14 @@ if TYPE_CHECKING:
     from imel.algorithm import IMeL
     from imel.errors import ImelError
     from imel.explain import Explanation
-    from imel.policy import AnpPolicy, MkiPolicy, NearestPolicy, NpPolicy, RegressorPolicy
+    from imel.policy import (
+        AnpPolicy,
+        MkiPolicy,
+        NearestPolicy,
+        NpPolicy,
+        RegressorPolicy,
+        RidgePolicy,
+    )
 
 __version__ = "0.1.0"
 
@@ -20,15 +27,14 @@ __all__ = [
     "NearestPolicy",
     "NpPolicy",
     "RegressorPolicy",
+    "RidgePolicy",
 ]
 
 _MODULES = {
     "IMeL": "imel.algorithm",
     "ImelError": "imel.errors",
     "Explanation": "imel.explain",
-    **dict.fromkeys(
-        ("AnpPolicy", "MkiPolicy", "NearestPolicy", "NpPolicy", "RegressorPolicy"), "imel.policy"
-    ),
+    **{name: "imel.policy" for name in __all__ if name.endswith("Policy")},
 }
 
 

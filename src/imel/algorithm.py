@@ -50,7 +50,7 @@ class IMeL(SavedAlgorithm):
     """Improved Memories Learning (arXiv 2008.10433).
 
     :param policy: `"MkiPolicy"`, `"NpPolicy"`, `"AnpPolicy"`, `"RegressorPolicy"`,
-        `"NearestPolicy"`, or a subclass of `ImelPolicy`
+        `"NearestPolicy"`, `"RidgePolicy"`, or a subclass of `ImelPolicy`
     :param env: an environment id (then `n_envs` copies are made), an environment, or a vector one
     :param preset: a named set of settings (`imel.settings.PRESETS`); settings given beside it win
     :param settings: see `imel.settings.Settings`; what is not given is the policy's recommendation
@@ -116,8 +116,8 @@ class IMeL(SavedAlgorithm):
         if policy_name == "MlpPolicy":
             raise SettingsError(
                 "IMeL has no 'MlpPolicy': its policies are interpolators of memories. Use "
-                "'MkiPolicy' (or NpPolicy, AnpPolicy, NearestPolicy; RegressorPolicy is the "
-                "plain network, for ablation)"
+                "'MkiPolicy' (or RidgePolicy, NpPolicy, AnpPolicy, NearestPolicy; "
+                "RegressorPolicy is the plain network, for ablation)"
             )
         raise SettingsError(
             f"unknown policy '{policy_name}'; {nearest_name(policy_name, POLICIES)}"

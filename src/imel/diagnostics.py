@@ -36,7 +36,7 @@ def diagnose(
     conditioned = policy.acting.interpolate
     if isinstance(conditioned, Weighted):
         weights = conditioned.weights(policy.normaliser(states))
-        figures["memory/effective_neighbours"] = float(effective_neighbours(weights).mean())
+        figures["memory/effective_neighbours"] = float(effective_neighbours(weights.abs()).mean())
     age = iteration - memory.column("iterations").double()
     figures["memory/age"] = float(age.mean())
     figures["memory/size"] = len(memory)

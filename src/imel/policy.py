@@ -25,21 +25,25 @@ from imel import checkpoint
 from imel.errors import CheckpointError, SpaceError
 from imel.experience import Context
 from imel.improvement import Update
-from imel.interpolators.anchored import Anchored, WeightedAnchored
+from imel.interpolators.anchored import Anchored, AnchoredRidge, WeightedAnchored
 from imel.interpolators.attentive import AttentiveNeuralProcess, AttentiveOptions
 from imel.interpolators.base import Conditioned, Interpolator, Weighted
 from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
 from imel.interpolators.nearest import NearestNeighbours, NearestOptions
 from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
 from imel.interpolators.regressor import Regressor, RegressorOptions
-from imel.interpolators.ridge import Basis, Ridge
+from imel.interpolators.ridge import Basis, Design, Ridge, RidgeOptions, RidgeRegression
 from imel.memory import Memory
 from imel.normaliser import Normaliser
+from imel.presets import ANCHORED
 from imel.rollout import FloatArray
 from imel.validation import updated
 
 _WAVES = 64
 """Random functions of the state, beside the state itself, on which steps are smoothed."""
+
+_FAITHFUL = 1e-4
+"""The penalty on coefficients of a ridge policy's anchor, whose values are free of noise."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Acting:
 
 
 class ImelPolicy(BasePolicy):
-    """Normaliser, interpolator and memory; the base of the five policies.
+    """Normaliser, interpolator and memory; the base of the six policies.
 
     :param memory_size: capacity of the memory in transitions
     :param own_std: act with the interpolator's own sigma (Alg. 1) instead of the policy's
@@ -104,7 +108,8 @@ class ImelPolicy(BasePolicy):
         self.interpolator: Interpolator = self.interpolator_class(
             state_dim, action_dim, self.options
         )
-        self.basis = Basis(state_dim, _WAVES)
+        if not isinstance(self.interpolator, RidgeRegression):  # which has a basis
+            self.basis = Basis(state_dim, _WAVES)
         self.memory = Memory(memory_size, state_dim, action_dim)
         self.register_buffer("std", torch.full((action_dim,), 0.5))
         self.register_buffer("step_scale", torch.zeros(()))
@@ -145,15 +150,18 @@ class ImelPolicy(BasePolicy):
         """The policy conditioned on its memory; made anew after `changed`."""
         if self._acting is None:
             with torch.no_grad():
-                conditioned = self.interpolator.condition(self.context())
-                if self.update == "anchored":
-                    conditioned = self._anchored(conditioned)
+                plain = self.update == "plain"
+                conditioned = (
+                    self.interpolator.condition(self.context()) if plain else self._anchored()
+                )
             std = None if self.own_std else self.std
             self._acting = Acting(self.normaliser.frozen(), conditioned, std, self.min_std)
         return self._acting
 
-    def _anchored(self, anchor: Conditioned) -> Anchored:
-        step, scale = Ridge(self.basis, self.improvements()), float(self.step_scale)
+    def _anchored(self) -> Anchored:
+        anchor, asked = self.interpolator.condition(self.context()), self.improvements()
+        step = Ridge(Design(self.basis, asked.states), asked.values)
+        scale = float(self.step_scale)
         if isinstance(anchor, Weighted):
             return WeightedAnchored(anchor, step, scale, self.anchor_rows())
         return Anchored(anchor, step, scale)
@@ -278,6 +286,33 @@ class RegressorPolicy(ImelPolicy):
     options_class = RegressorOptions
 
 
+class RidgePolicy(ImelPolicy):
+    """Ridge regression on fixed waves of the state: nothing is learned but the memory.
+
+    All memories make the anchor, and anchor and step share a basis.
+    """
+
+    interpolator: RidgeRegression
+    interpolator_class = RidgeRegression
+    options_class = RidgeOptions
+    recommended: ClassVar[Mapping[str, Any]] = {
+        **ANCHORED,
+        "std": 1.0,
+        "entropy_bonus": 0.0,
+    }
+
+    def anchor_rows(self) -> Tensor:
+        """All of them."""
+        return torch.arange(len(self.memory), device=self.device)
+
+    def _anchored(self) -> Anchored:
+        asked = self.improvements()
+        design = Design(self.interpolator.basis, asked.states)
+        means = Ridge(design, self.memory.column("means"), _FAITHFUL)
+        step = Ridge(design, asked.values, self.interpolator.options.penalty)
+        return AnchoredRidge(design, means, step, float(self.step_scale))
+
+
 class NearestPolicy(ImelPolicy):
     """Nearest neighbours: nothing is learned but the memory."""
 
@@ -287,7 +322,7 @@ class NearestPolicy(ImelPolicy):
 
 POLICIES: dict[str, type[ImelPolicy]] = {
     policy.__name__: policy
-    for policy in (MkiPolicy, NpPolicy, AnpPolicy, RegressorPolicy, NearestPolicy)
+    for policy in (MkiPolicy, NpPolicy, AnpPolicy, RegressorPolicy, NearestPolicy, RidgePolicy)
 }
 
 

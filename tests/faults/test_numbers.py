@@ -16,7 +16,7 @@ from imel import IMeL
 from small import BATCH, points, small_model, tensors_of
 from toy import FloatArray, PointEnv
 
-POLICIES = ("MkiPolicy", "NpPolicy", "AnpPolicy", "RegressorPolicy", "NearestPolicy")
+POLICIES = ("MkiPolicy", "NpPolicy", "AnpPolicy", "RegressorPolicy", "NearestPolicy", "RidgePolicy")
 STEPS = 4 * BATCH
 
 

@@ -1,4 +1,4 @@
-"""The algorithms of the bench: IMeL's five policies, the baselines TRPO and PPO, and chance.
+"""The algorithms of the bench: IMeL's six policies, the baselines TRPO and PPO, and chance.
 
 Each turns a task into complete settings, as plain data, and settings into a model. The baselines
 are Stable-Baselines3's own, with the settings RL Baselines3 Zoo publishes for them. A variant is
@@ -164,6 +164,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "anp": ImelAlgorithm("AnpPolicy"),
     "regressor": ImelAlgorithm("RegressorPolicy"),
     "nearest": ImelAlgorithm("NearestPolicy"),
+    "ridge": ImelAlgorithm("RidgePolicy"),
     "trpo": Baseline("sb3_contrib", "TRPO", TRPO, TRPO_DEFAULT),
     "ppo": Baseline("stable_baselines3", "PPO", PPO, PPO_DEFAULT),
     "random": Chance(),

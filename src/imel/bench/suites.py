@@ -55,7 +55,7 @@ def find_suite(name: str | None, quick: bool) -> Suite:
 
 def _algorithms(name: str, quick: bool) -> tuple[str, ...]:
     if name == "paper":
-        learned = ("mki", "trpo") if quick else ("mki", "np", "regressor", "trpo", "ppo")
+        learned = ("mki", "trpo") if quick else ("ridge", "mki", "np", "regressor", "trpo", "ppo")
         return (*learned, "random")
     if name == "ablation":
         bases = dict.fromkeys(base for base, _ in VARIANTS.values())

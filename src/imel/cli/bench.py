@@ -55,7 +55,7 @@ class BenchArguments:
     tasks: Annotated[tuple[str, ...] | None, _of_suite("TASK ...")] = None
     """Tasks by name, or other environments by their Gymnasium id."""
     algorithms: Annotated[tuple[str, ...] | None, _of_suite("NAME ...")] = None
-    """Of mki, np, anp, regressor, nearest (IMeL), trpo, ppo, random; or the name of a variant."""
+    """Of mki, np, anp, regressor, nearest, ridge (IMeL), trpo, ppo, random; or a variant's name."""
     seeds: Annotated[tuple[int, ...] | None, _of_suite("N ...")] = None
     """One run for each."""
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None

@@ -19,7 +19,8 @@ from imel.cli.arguments import parse, peek
 from imel.cli.config_file import read_config, settings_in
 from imel.errors import SettingsError, nearest_name
 from imel.policy import POLICIES, ImelPolicy
-from imel.settings import PRESETS, Settings, preset
+from imel.presets import PRESETS
+from imel.settings import Settings, preset
 from imel.trackers import TRACKERS, check_tracker
 
 POLICY_NAMES: dict[str, type[ImelPolicy]] = {

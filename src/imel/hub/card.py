@@ -14,8 +14,8 @@ import numpy as np
 from scipy.stats import bootstrap
 
 from imel import checkpoint
-from imel.hub.files import CONFIG, CURVE, EVALUATION, MODEL, POLICY, PROVENANCE, read_table
 from imel.extras import require
+from imel.hub.files import CONFIG, CURVE, EVALUATION, MODEL, POLICY, PROVENANCE, read_table
 from imel.policy import POLICIES
 from imel.settings import Settings
 

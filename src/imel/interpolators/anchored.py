@@ -9,10 +9,11 @@ and wide for the other. Both are made of memories, so each memory's contribution
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from imel.interpolators.base import Conditioned, Prediction, Weighted
-from imel.interpolators.ridge import Ridge
+from imel.interpolators.ridge import Design, Ridge
 
 
 class Anchored(Conditioned):
@@ -52,3 +53,21 @@ class WeightedAnchored(Anchored, Weighted):
         contributions = self.scale * self.step.contributions(states)
         contributions[:, self._rows] += self._anchor.contributions(states)
         return contributions
+
+
+class AnchoredRidge(WeightedAnchored):
+    """Anchor and step on one basis: the anchor gives back what the policy was, without loss.
+
+    An average of neighbours flattens what it is given a little at every iteration, and that sums
+    up to more than the steps do; a regression whose basis spans the policy does not.
+    """
+
+    def __init__(self, design: Design, means: Ridge, step: Ridge, scale: float) -> None:
+        rows = torch.arange(means.values.shape[0], device=means.values.device)
+        super().__init__(means, step, scale, rows)
+        self._basis, self._means = design.basis, means
+
+    def __call__(self, states: Tensor) -> Prediction:
+        """Where the policy is at these states, moved."""
+        features = self._basis(states)
+        return Prediction(self._means.at(features) + self.scale * self.step.at(features))

@@ -1,19 +1,21 @@
-"""Ridge regression on a fixed basis: the smoother of what is noisy, the improvements.
+"""Ridge regression on a fixed basis: a smoother of what is noisy, and an interpolator in itself.
 
 A kernel average cannot extrapolate and follows noise; a few hundred fixed functions of the state,
-their coefficients shrunk as far as the data ask, do neither. It is a linear smoother like the
-kernel, sum_i l_i(s) y_i, so each memory's share in the answer is exact here too.
+their coefficients shrunk, do neither. It is a linear smoother like the kernel, sum_i l_i(s) y_i,
+so each memory's share in the answer is exact here too. And what is in the span of the basis it
+gives back as it was, which no average of neighbours does.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from imel.experience import Context
-from imel.interpolators.base import Prediction, Weighted
+from imel.interpolators.base import Interpolator, Prediction, Weighted
 
 PENALTIES = tuple(10.0**power for power in range(-4, 4))
 """Candidates for the penalty, in units of the basis' mean eigenvalue."""
@@ -39,46 +41,129 @@ class Basis(nn.Module):
         return torch.cat([states, waves], dim=1)
 
 
+class Design:
+    """The basis at the memories' states, and what solving for coefficients needs of it."""
+
+    def __init__(self, basis: Basis, states: Tensor) -> None:
+        self.basis = basis
+        features = basis(states)  # [N, d_phi]
+        self.centre = features.sum(dim=0) / max(1, features.shape[0])
+        self.features = features - self.centre
+        # In double precision: eigenvalues of a memory range over many orders of magnitude
+        double = self.features.double()
+        self.gram = double.T @ double  # [d_phi, d_phi]
+
+    @property
+    def unit(self) -> float:
+        """The mean eigenvalue, in which penalties are counted."""
+        return float(self.gram.diagonal().mean().clamp_min(1e-12))
+
+
 class Ridge(Weighted):
-    """y(s) = mean(y) + (phi(s) - mean(phi)) B, the penalty by generalised cross-validation."""
+    """y(s) = mean(y) + (phi(s) - mean(phi)) B.
+
+    The penalty is in units of the design's mean eigenvalue, or by generalised cross-validation if
+    none is given.
+    """
 
     exact: ClassVar[bool] = True
 
-    def __init__(self, basis: Basis, context: Context) -> None:
-        self._basis = basis
-        self.values = context.values
-        features = basis(context.states)  # [N, d_phi]
-        count = max(1, len(context))  # of nothing the mean is zero, and so is the answer
-        self._centre, self._offset = features.sum(dim=0) / count, context.values.sum(dim=0) / count
-        # In double precision: eigenvalues of a memory range over many orders of magnitude
-        centred, values = (features - self._centre).double(), context.values.double()
-        eigenvalues, axes = torch.linalg.eigh(centred.T @ centred)
-        eigenvalues = eigenvalues.clamp_min(0.0)
-        projected = axes.T @ (centred.T @ (values - self._offset))  # [d_phi, d_v]
-        self.penalty = best_penalty(eigenvalues, projected, values - self._offset)
-        shrunk = axes / (eigenvalues + self.penalty)
-        self._slope = (shrunk @ projected).to(features.dtype)  # [d_phi, d_v]
-        self._inverse = (shrunk @ axes.T).to(features.dtype)  # [d_phi, d_phi]
-        self._centred = features - self._centre
+    def __init__(self, design: Design, values: Tensor, penalty: float | None = None) -> None:
+        self._design, self.values = design, values
+        count = max(1, values.shape[0])  # of nothing the mean is zero, and so is the answer
+        self._offset = values.sum(dim=0) / count
+        centred = (values - self._offset).double()
+        projected = design.features.double().T @ centred  # [d_phi, d_v]
+        self.penalty = (
+            _best_penalty(design, projected, centred) if penalty is None else penalty * design.unit
+        )
+        ridge = self.penalty * torch.eye(len(design.gram), dtype=torch.double, device=values.device)
+        self._factor = torch.linalg.cholesky(design.gram + ridge)
+        self._slope = torch.cholesky_solve(projected, self._factor).to(values.dtype)
 
     def __call__(self, states: Tensor) -> Prediction:
         """The fitted surface."""
-        features = self._basis(states) - self._centre
-        return Prediction(torch.addmm(self._offset, features, self._slope))
+        return Prediction(self.at(self._design.basis(states)))
+
+    def at(self, features: Tensor) -> Tensor:
+        """The fitted surface where the basis has these values."""  # [T, d_phi] -> [T, d_v]
+        return torch.addmm(self._offset, features - self._design.centre, self._slope)
 
     def weights(self, states: Tensor) -> Tensor:
         """Shares, which sum to one over memories and may be negative."""  # [T, N]
-        along = (self._basis(states) - self._centre) @ self._inverse
-        shares: Tensor = along @ self._centred.T
-        return shares + 1.0 / max(1, shares.shape[1])
+        features = (self._design.basis(states) - self._design.centre).double()
+        along = torch.cholesky_solve(features.T, self._factor).T
+        # Large shares of opposite signs cancel: in single precision too little would be left
+        shares: Tensor = along @ self._design.features.double().T
+        return (shares + 1.0 / max(1, shares.shape[1])).to(states.dtype)
 
 
-def best_penalty(eigenvalues: Tensor, projected: Tensor, values: Tensor) -> float:
+@dataclass(frozen=True)
+class RidgeOptions:
+    """The basis, and how much is believed of noisy values."""
+
+    waves: int = 256
+    """Random functions of the state in the basis, beside the state itself."""
+    penalty: float = 1.0
+    """How far coefficients are shrunk where values are noisy, as improvements are; in units of
+    the basis' mean eigenvalue."""
+
+
+class RidgeRegression(Interpolator):
+    """y(s) by ridge regression of all memories on a fixed basis. Nothing is learned."""
+
+    def __init__(self, state_dim: int, value_dim: int, options: RidgeOptions) -> None:
+        super().__init__()
+        del value_dim  # as many columns as there are
+        self.options = options
+        self.basis = Basis(state_dim, options.waves)
+
+    def condition(self, context: Context) -> Ridge:
+        """Solve for the coefficients."""
+        return Ridge(Design(self.basis, context.states), context.values, self.options.penalty)
+
+    def leave_one_out(self, context: Context, targets: Context) -> Prediction:
+        """The regression without each target's episode: its rows are taken out of the sums."""
+        rows = _with_constant(self.basis(context.states)).double()
+        values = context.values.double()
+        moments, products = rows.T @ rows, rows.T @ values
+        mean = torch.zeros_like(targets.values)
+        for episode in torch.unique(targets.episodes):
+            wanted, own = targets.episodes == episode, context.episodes == episode
+            slope = _solve(
+                moments - rows[own].T @ rows[own],
+                products - rows[own].T @ values[own],
+                self.options.penalty,
+            )
+            answer = _with_constant(self.basis(targets.states[wanted])).double() @ slope
+            mean[wanted] = answer.to(mean.dtype)
+        return Prediction(mean)
+
+
+def _with_constant(features: Tensor) -> Tensor:
+    return torch.cat([torch.ones_like(features[:, :1]), features], dim=1)
+
+
+def _solve(moments: Tensor, products: Tensor, penalty: float) -> Tensor:
+    """Coefficients of a constant, which is not shrunk, and of the basis, from sums over rows."""
+    count, sums = moments[0, 0].clamp_min(1.0), moments[0, 1:]
+    gram = moments[1:, 1:] - torch.outer(sums, sums) / count
+    centred = products[1:] - torch.outer(sums, products[0]) / count
+    unit = gram.diagonal().mean().clamp_min(1e-12)
+    ridge = penalty * unit * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    slope = torch.linalg.solve(gram + ridge, centred)
+    offset = (products[0] - sums @ slope) / count
+    return torch.cat([offset[None], slope])
+
+
+def _best_penalty(design: Design, projected: Tensor, values: Tensor) -> float:
     """The penalty with the least N |y - Sy|^2 / (N - tr S)^2, S being the smoother.
 
-    `eigenvalues` are those of X^T X, `projected` is X^T y in their axes; X and y are centred.
+    `projected` is X^T y; X and y are centred.
     """
-    count, unit = values.shape[0], float(eigenvalues.mean().clamp_min(1e-12))
+    eigenvalues, axes = torch.linalg.eigh(design.gram)
+    eigenvalues, projected = eigenvalues.clamp_min(0.0), axes.T @ projected
+    count, unit = values.shape[0], design.unit
     total = values.square().sum()
     energy = projected.square().sum(dim=1)  # [d_phi]
     best, least = PENALTIES[-1] * unit, float("inf")

@@ -18,6 +18,7 @@ _STYLES: Styles = {
     "anp": ("#cc79a7", "-"),
     "regressor": ("#009e73", "-"),
     "nearest": ("#56b4e9", "-"),
+    "ridge": ("#7a4a9e", "-"),
     "trpo": ("#000000", (0, (4, 1.5))),
     "ppo": ("#d55e00", (0, (1.5, 1.2))),
 }
@@ -27,11 +28,12 @@ _NAMES = {
     "anp": "IMeL, attentive NP",
     "regressor": "IMeL, regressor",
     "nearest": "IMeL, nearest",
+    "ridge": "IMeL, ridge",
     "trpo": "TRPO",
     "ppo": "PPO",
     "random": "random",
 }
-_OTHERS = ("#7a4a9e", "#8c8c8c", "#b8a600", "#8b4513", "#1b4d3e", "#f0a0a0")
+_OTHERS = ("#8c8c8c", "#b8a600", "#8b4513", "#1b4d3e", "#f0a0a0")
 
 
 @dataclass(frozen=True)
