@@ -25,7 +25,10 @@ from small import BATCH, LogBook, small_model
 from toy import FloatArray, ScriptedEnv
 
 SPHINX = ("{toctree}", "{eval-rst}")  # carried out when the pages are built
-PROGRAMS = ("imel", "make", "pip", "source")
+PROGRAMS = (
+    *("imel", "make", "pip", "source", "python"),
+    *("tensorboard", "trackio", "embedding-atlas", "ray"),
+)
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
 
@@ -228,7 +231,7 @@ def exists(name: str) -> bool:
 
 def test_the_functions_and_modules_that_pages_name_exist() -> None:
     modules = "|".join(module.name for module in pkgutil.iter_modules(imel.__path__))
-    named = re.compile(rf"`(?:imel\.)?((?:{modules})(?:\.(?!py|png)\w+)+)(?:\([^`]*\))?`")
+    named = re.compile(rf"`(?:imel\.)?((?:{modules})(?:\.(?!py|png|parquet)\w+)+)(?:\([^`]*\))?`")
     names = {name for page in PAGES for name in named.findall(page.read_text())}
     assert len(names) > 30
     assert [name for name in sorted(names) if not exists(name)] == []
