@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from imel.bench.launch import Failure
+from imel.bench.pool import Failure
 from imel.bench.run import Run
 
 

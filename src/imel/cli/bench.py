@@ -13,6 +13,7 @@ import tyro
 from rich.console import Console
 
 from imel.bench.launch import grid, launch, unfinished
+from imel.bench.processes import Processes
 from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store, identity
 from imel.bench.suites import Suite, find_suite
@@ -94,7 +95,7 @@ def run(argv: Sequence[str]) -> int:
     todo = unfinished(runs, store)
     console.print(f"{len(todo)} of {len(runs)} runs to do, results in {suite.store}")
     with GridProgress(todo, console) as progress:
-        failed = launch(todo, store, arguments.jobs or _cores(), progress)
+        failed = launch(todo, store, Processes(arguments.jobs or _cores()), progress)
     wanted = {identity(run.identity()) for run in runs}
     rows = [row for row in store.rows() if identity(row) in wanted]
     _print_tables(rows, console)
