@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("imel.cli.resume", "go on with a run that was stopped or killed, bit for bit"),
     "eval": ("imel.cli.eval", "play episodes with a trained policy and report its returns"),
     "bench": ("imel.cli.bench", "run tasks x algorithms x seeds side by side, and tabulate them"),
+    "tune": ("imel.cli.tune", "search settings that learn a task better than the default ones"),
     "report": ("imel.cli.report", "tables and figures of a store that bench has filled"),
     "explore": ("imel.cli.explore", "open a web page over a run's memory: why each action"),
     "why": ("imel.cli.why", "play an episode and say which memories made one of its actions"),
