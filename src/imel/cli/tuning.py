@@ -49,7 +49,7 @@ def tune(arguments: TuneArguments) -> int:
         arguments.seeds,
         settings_from(arguments.set),
     )
-    problem.default()  # refuses what cannot be run before anything is written
+    _ = problem.default  # refuses what cannot be run before anything is written
     folder = arguments.study or Path("runs/tune") / _file_name(f"{problem.task}-{problem.policy}")
     console = Console()
     if not console.is_terminal:
@@ -62,7 +62,7 @@ def tune(arguments: TuneArguments) -> int:
         _summarise(study, problem, console)
         written = _write(study, problem, folder)
         settings = problem.overrides(best[0].params)
-        if best[0].params == problem.default():
+        if best[0].params == problem.default:
             console.print("no better settings than the default ones were found")
         elif arguments.confirm_seeds:
             ours, theirs = runs_to_compare(
@@ -78,10 +78,8 @@ def tune(arguments: TuneArguments) -> int:
                 return _FAILED
             _say(comparison, console)
         for path in written:
-            console.print(f"written: {path}", highlight=False, soft_wrap=True)
-        console.print(
-            f"use it: imel train --config {folder / BEST}", highlight=False, soft_wrap=True
-        )
+            console.out(f"written: {path}", highlight=False)
+        console.out(f"use it: imel train --config {folder / BEST}", highlight=False)
     return 0
 
 

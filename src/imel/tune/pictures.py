@@ -37,9 +37,9 @@ def history_figure(study: optuna.Study, problem: Problem) -> Figure:
     ]
     axes.plot(*_columns(pruned), "x", color=_GREY, label="pruned, at its last evaluation")
     axes.plot(numbers, values, "o", color=_BLUE, label="completed")
-    axes.step(
-        numbers, np.maximum.accumulate(values), where="post", color=_BLUE, label="best so far"
-    )
+    last = max(trial.number for trial in study.get_trials(deepcopy=False))
+    best = np.maximum.accumulate([*values, max(values)])
+    axes.step([*numbers, last], best, where="post", color=_BLUE, label="best so far")
     default = default_trial(study, problem)
     if default is not None:
         axes.axhline(value(default), color=_RED, linestyle="--", label="default settings")
@@ -72,7 +72,7 @@ def importance_figure(study: optuna.Study, problem: Problem) -> Figure:
     axes.bar_label(bars, [f"{height:.0%}" for height in heights], padding=3)
     axes.set_title(f"{title(problem)}: {len(completed(study))} completed trials", loc="left")
     axes.set_xlabel(f"importance for being among the best {_GOOD:.0%}")
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.margins(x=0.12)
     axes.grid(axis="x", alpha=0.3)
     return figure

@@ -50,7 +50,7 @@ class Search:
         self._study, self._problem = study, problem
         self._pool, self._listener = pool, listener
         self._attempts: dict[Hashable, Attempt] = {}
-        self._default = problem.default()
+        self._default = problem.default
 
     def run(self, trials: int) -> None:
         """Go on until so many trials have ended, those of before included, and close the pool."""

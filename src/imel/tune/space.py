@@ -90,9 +90,10 @@ class Whole:
         return int(drawn[self._label]) * (1 if self.times is None else int(drawn[self.times]))
 
     def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """How many units the setting has."""
+        """How many whole units the setting has, within the range."""
         unit = 1 if self.times is None else int(settings[self.times])
-        return {self._label: max(1, int(settings[self.name]) // unit)}
+        number = int(settings[self.name]) // unit
+        return {self._label: min(max(number, self.low), self.high)}
 
 
 @dataclass(frozen=True)

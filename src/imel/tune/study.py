@@ -10,6 +10,7 @@ import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,15 @@ class Problem:
         """Which settings a run is to confirm."""
         return f"{'default' if run.overrides == self.fixed else 'best'} settings, seed {run.seed}"
 
+    @cached_property
     def default(self) -> dict[str, Any]:
-        """Where in the space the default settings are."""
+        """Where in the space the default settings are, as near as it goes."""
         return point(self.space, self.run(self.fixed, seed=0).settings())
 
     def overrides(self, drawn: Drawn) -> dict[str, Any]:
         """The settings behind what a trial has drawn."""
+        if drawn == self.default:
+            return dict(self.fixed)
         return overrides(self.space, drawn, self.fixed)
 
 
@@ -117,13 +121,13 @@ def value(trial: FrozenTrial) -> float:
 
 def default_trial(study: optuna.Study, problem: Problem) -> FrozenTrial | None:
     """The completed trial of the default settings, if it did not fail."""
-    default = problem.default()
+    default = problem.default
     return next((trial for trial in completed(study) if trial.params == default), None)
 
 
 def _ensure_default(study: optuna.Study, problem: Problem) -> None:
     """The default settings are the next trial, unless they have been one."""
-    default = problem.default()
+    default = problem.default
     waiting = study.get_trials(deepcopy=False, states=[TrialState.WAITING])
     there = [trial.params for trial in counted(study)]
     if default not in there and not waiting:
