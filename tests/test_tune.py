@@ -180,7 +180,8 @@ def test_a_trial_behind_the_median_is_pruned_and_its_second_seed_never_run(tmp_p
 
 
 def test_a_failed_trial_counts_and_the_search_goes_on(tmp_path: Path) -> None:
-    outcomes = iter([1.0, Failure("it rained"), float("nan"), 2.0])
+    results: list[float | Failure] = [1.0, Failure("it rained"), float("nan"), 2.0]
+    outcomes = iter(results)
     problem = Problem("Pendulum-v1", "mki", 1000, (0,), {})
     pool, heard = ScriptedPool(lambda run: next(outcomes), jobs=2), Heard()
     with opened(tmp_path, problem, seed=0) as study:
