@@ -56,11 +56,18 @@ class Pool(Protocol):
         """Give up what is still under way."""
 
 
-def carry_out(run: Run, tell: Callable[[Row], None]) -> Finished | Failure:
-    """One run in this process, whatever becomes of it; `tell` sees its rows as they are made."""
+def carry_out(
+    run: Run, tell: Callable[[Row], None], raised: tuple[type[Exception], ...] = ()
+) -> Finished | Failure:
+    """One run in this process; `tell` sees its rows as they are made.
+
+    Whatever goes wrong is its outcome, but for exceptions that are to be `raised`.
+    """
     warnings.simplefilter("ignore")  # what libraries say of the published settings helps nobody
     try:
         return Finished(train(run, on_row=tell))
+    except raised:
+        raise
     except Exception as error:
         line = " ".join(str(error).split())
         kind = type(error).__name__

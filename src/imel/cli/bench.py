@@ -62,6 +62,8 @@ class BenchArguments:
     """Environments IMeL steps together; the same as --set n_envs=N."""
     jobs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Runs at a time, each on one core; by default as many as there are cores."""
+    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """Run on a Ray cluster: "local" starts one here, else "auto", HOST:PORT or ray://HOST:PORT."""
     store: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder of the results; by default results/paper for a suite (results/quick for a quick one),
     runs/bench without one."""
@@ -92,7 +94,7 @@ def run(argv: Sequence[str]) -> int:
     todo = unfinished(runs, store)
     console.print(f"{len(todo)} of {len(runs)} runs to do, results in {suite.store}")
     with GridProgress(todo, console) as progress:
-        failed = launch(todo, store, choose_pool(arguments.jobs), progress)
+        failed = launch(todo, store, choose_pool(arguments.ray, arguments.jobs), progress)
     wanted = {identity(run.identity()) for run in runs}
     rows = [row for row in store.rows() if identity(row) in wanted]
     _print_tables(rows, console)

@@ -15,9 +15,13 @@ PIPE_WIDTH = 160
 """Of tables where there is no terminal."""
 
 
-def choose_pool(jobs: int | None) -> Pool:
-    """So many processes of this machine; by default as many as it has cores."""
-    return Processes(jobs or _cores())
+def choose_pool(ray: str | None, jobs: int | None) -> Pool:
+    """Processes of this machine, or the Ray cluster at an address; a core each, all by default."""
+    if ray is None:
+        return Processes(jobs or _cores())
+    from imel.bench.ray_pool import RayPool
+
+    return RayPool(ray, jobs)
 
 
 def _cores() -> int:

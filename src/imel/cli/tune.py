@@ -45,6 +45,8 @@ class TuneArguments:
     """Other seeds on which the best settings are compared with the default ones; 0 for none."""
     jobs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Trials at a time, each on one core; by default as many as there are cores."""
+    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """Run on a Ray cluster: "local" starts one here, else "auto", HOST:PORT or ray://HOST:PORT."""
     study: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder of the study; by default runs/tune/TASK-POLICY."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()

@@ -72,7 +72,7 @@ def tune(arguments: TuneArguments) -> int:
             todo = unfinished([*ours, *theirs], store)
             console.print(f"confirming on new seeds: {len(todo)} runs to do")
             with GridProgress(todo, console, problem.name_of) as progress:
-                launch(todo, store, choose_pool(arguments.jobs), progress)
+                launch(todo, store, choose_pool(arguments.ray, arguments.jobs), progress)
             comparison = compare(store, ours, theirs)
             if comparison is None:
                 return _FAILED
@@ -89,8 +89,9 @@ def _search(
     ended, done = len(counted(study)), completed(study)
     best = value(done[0]) if done else None
     console.print(f"{max(0, arguments.trials - ended)} of {arguments.trials} trials to do")
+    pool = choose_pool(arguments.ray, arguments.jobs)
     with SearchProgress(console, arguments.trials, ended, best) as progress:
-        Search(study, problem, choose_pool(arguments.jobs), progress).run(arguments.trials)
+        Search(study, problem, pool, progress).run(arguments.trials)
 
 
 def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-import os
+import socket
 from typing import Any
 
 from imel.errors import ImelError
 
 LOCAL = "local"
+_SECONDS_TO_ANSWER = 10.0
 
 
 def connect(address: str = LOCAL) -> Any:
@@ -26,15 +27,25 @@ def connect(address: str = LOCAL) -> Any:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address == LOCAL:
-            # Whoever reaches a cluster without a token can run code on it
-            os.environ.setdefault("RAY_AUTH_MODE", "token")
+            # Ray asks for a token by default in a cluster of its own: whoever reaches one without
+            # can run code on it
             ray.init(address=LOCAL, include_dashboard=False, **quiet)
         else:
+            _require_reachable(address)
             ray.init(address=address, **quiet)
     except Exception as error:  # no route, a wrong token, a version that does not match
         reason = " ".join(str(error).split())
         raise ImelError(f"cannot connect to Ray at '{address}': {reason}") from None
     return ray
+
+
+def _require_reachable(address: str) -> None:
+    """Refuse at once what Ray would go on trying to reach for ten minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:  # such as "auto"
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER):
+        pass
 
 
 def cores(ray: Any) -> int:
