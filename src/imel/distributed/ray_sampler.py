@@ -111,7 +111,14 @@ class _Record:
         self._env.took(actions, observations, dones)
         self.taken += 1
         rewards = np.concatenate([step.rewards for step in now])
-        return observations, rewards, dones, [info for step in now for info in step.infos]
+        return observations, rewards, dones, [_own(info) for step in now for info in step.infos]
+
+
+def _own(info: dict[str, Any]) -> dict[str, Any]:
+    """Arrays that came through the object store cannot be written to; callbacks expect to."""
+    return {
+        key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()
+    }
 
 
 def _on_cpu(actor: Actor) -> Actor:
