@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 from collections.abc import Iterator
@@ -38,8 +39,8 @@ def two_machines() -> Iterator[tuple[Any, Any]]:
     )
     try:
         other = cluster.add_node(num_cpus=1)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         yield cluster, other
     finally:
         ray.shutdown()
-        cluster.shutdown()
+        cluster.shutdown()  # type: ignore[no-untyped-call]
