@@ -32,6 +32,7 @@ _EXAMPLES = """\
   imel eval runs/Pendulum-v1-mki-seed0           returns over 20 episodes
   imel why runs/Pendulum-v1-mki-seed0            the memories behind an action, in words
   imel explore runs/Pendulum-v1-mki-seed0        which memories make each action, in a browser
+  imel tune Pendulum-v1 --steps 20000            settings for a task, confirmed on new seeds
   imel plot runs/Pendulum-v1-mki-seed0           curve.png and policy.png again"""
 
 

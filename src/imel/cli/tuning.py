@@ -56,31 +56,15 @@ def tune(arguments: TuneArguments) -> int:
         console.width = PIPE_WIDTH
     with opened(folder, problem, arguments.seed) as study:
         _search(study, problem, arguments, console)
-        best = completed(study)
-        if not best:
+        if not completed(study):
             raise ImelError(f"no trial of {arguments.trials} was completed{_first_error(study)}")
         _summarise(study, problem, console)
         written = _write(study, problem, folder)
-        settings = problem.overrides(best[0].params)
-        if best[0].params == problem.default:
-            console.print("no better settings than the default ones were found")
-        elif arguments.confirm_seeds:
-            ours, theirs = runs_to_compare(
-                problem, settings, new_seeds(problem, arguments.confirm_seeds)
-            )
-            store = Store(folder / CONFIRMATION)
-            todo = unfinished([*ours, *theirs], store)
-            console.print(f"confirming on new seeds: {len(todo)} runs to do")
-            with GridProgress(todo, console, problem.name_of) as progress:
-                launch(todo, store, choose_pool(arguments.ray, arguments.jobs), progress)
-            comparison = compare(store, ours, theirs)
-            if comparison is None:
-                return _FAILED
-            _say(comparison, console)
-        for path in written:
-            console.out(f"written: {path}", highlight=False)
-        console.out(f"use it: imel train --config {folder / BEST}", highlight=False)
-    return 0
+        confirmed = _confirm(study, problem, arguments, Store(folder / CONFIRMATION), console)
+    for path in written:
+        console.out(f"written: {path}", highlight=False)
+    console.out(f"use it: imel train --config {folder / BEST}", highlight=False)
+    return 0 if confirmed else _FAILED
 
 
 def _search(
@@ -92,6 +76,33 @@ def _search(
     pool = choose_pool(arguments.ray, arguments.jobs)
     with SearchProgress(console, arguments.trials, ended, best) as progress:
         Search(study, problem, pool, progress).run(arguments.trials)
+
+
+def _confirm(
+    study: optuna.Study,
+    problem: Problem,
+    arguments: TuneArguments,
+    store: Store,
+    console: Console,
+) -> bool:
+    """Compare the best settings with the default ones on new seeds; False if a run failed."""
+    best = completed(study)[0].params
+    if best == problem.default:
+        console.print("no better settings than the default ones were found")
+        return True
+    if not arguments.confirm_seeds:
+        return True
+    seeds = new_seeds(problem, arguments.confirm_seeds)
+    ours, theirs = runs_to_compare(problem, problem.overrides(best), seeds)
+    todo = unfinished([*ours, *theirs], store)
+    console.print(f"confirming on new seeds: {len(todo)} runs to do")
+    pool = choose_pool(arguments.ray, arguments.jobs)
+    with GridProgress(todo, console, problem.name_of) as progress:
+        launch(todo, store, pool, progress)
+    comparison = compare(store, ours, theirs)
+    if comparison is not None:
+        _say(comparison, console)
+    return comparison is not None
 
 
 def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
