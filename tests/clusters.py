@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-NOTICE_SOON = {
+SETTINGS = {
+    "worker_niceness": 0,
     "health_check_initial_delay_ms": 0,
     "health_check_period_ms": 500,
     "health_check_failure_threshold": 4,
@@ -34,7 +35,7 @@ def two_machines() -> Iterator[tuple[Any, Any]]:
         head_node_args={
             "num_cpus": 1,
             "include_dashboard": False,
-            "_system_config": NOTICE_SOON,
+            "_system_config": SETTINGS,
         },
     )
     try:

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from clusters import ask_for_a_token, two_machines
 from imel import IMeL
 from imel.bench.launch import grid, launch
-from imel.bench.pool import Failure
+from imel.bench.pool import Failure, Finished
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.cli.main import main
@@ -329,6 +329,28 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImelError, match=r"pip install 'imel\[ray\]'"):
         connect()
+
+
+@pytest.mark.slow
+def test_a_task_that_is_stopped_gives_its_core_to_the_next(cluster: Any, environments: str) -> None:
+    from imel.bench.ray_pool import RayPool
+
+    pool = RayPool("auto", jobs=1)
+    endless = Run(f"{environments}Slow-v0", "nearest", 0, 100 * 64, BENCH)
+    for key in ("one", "two", "three"):  # the cluster has two cores
+        assert pool.has_room()
+        pool.start(key, endless)
+        assert not pool.has_room()
+        heard: list[Any] = []
+        while not heard:  # under way, so that stopping has something to stop
+            heard = pool.messages(1.0)
+        pool.stop(key)
+    pool.start("last", Run("Pendulum-v1", "nearest", 0, 64, BENCH))
+    last: list[Any] = []
+    while not last or not isinstance(last[-1][1], Finished):
+        last += pool.messages(1.0)
+    assert {key for key, _ in last} == {"last"}
+    pool.close()
 
 
 # --- a machine that dies ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from matplotlib.image import imread
 from optuna.trial import TrialState
 
 from imel.bench.pool import Failure, Finished, Message
+from imel.bench.processes import Processes
 from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Row, Store
 from imel.cli.main import main
@@ -387,3 +389,14 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path) -> None:
         states = [trial.state for trial in reopened.trials]
         assert len(counted(reopened)) == 4
         assert states[2] is TrialState.FAIL
+
+
+def test_a_run_that_is_stopped_is_heard_of_no_more_and_makes_room() -> None:
+    pool = Processes(1)
+    pool.start("one", Run("Pendulum-v1", "mki", 0, 10**9))
+    assert not pool.has_room()
+    [process] = multiprocessing.active_children()
+    pool.stop("one")
+    assert pool.has_room()
+    assert not process.is_alive()
+    assert pool.messages(0.1) == []
