@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN ?= runs/mountaincar
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow test-faults check format explorer-frontend explorer-bench docs tutorial dist clean
+.PHONY: help install train test test-slow test-faults test-ray check format explorer-frontend explorer-bench docs tutorial dist clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -27,6 +27,9 @@ test-slow: install  ## run the checks that take long: learning, cost against TRP
 
 test-faults: install  ## run the long fault trials: kills, mutated files, a soak (minutes)
 	$(BIN)/python -m pytest -m "slow or not slow" -n 2 -rP tests/faults tests/test_environments.py
+
+test-ray: install  ## run the long trials of Ray and of the search: machines and commands killed
+	$(BIN)/python -m pytest -m slow tests/test_ray.py tests/test_tune.py
 
 check: install  ## lint, format, types, import directions
 	$(BIN)/ruff check .

@@ -23,7 +23,9 @@ from stable_baselines3.common.vec_env import VecNormalize
 
 import imel.bench.run
 from imel.bench.algorithms import ALGORITHMS, find_algorithm, settings_hash
-from imel.bench.launch import Failure, grid, launch, unfinished
+from imel.bench.launch import grid, launch, unfinished
+from imel.bench.pool import Failure
+from imel.bench.processes import Processes
 from imel.bench.provenance import provenance
 from imel.bench.run import EPISODES, FINAL_EPISODES, Run, train
 from imel.bench.store import Row, Store, identity
@@ -347,7 +349,7 @@ def test_failed_and_killed_runs_are_recorded_and_the_others_go_on(
     store, listener = Store(tmp_path / "store"), Listener()
     tasks = [f"{scripted}{name}-v0" for name in ("Killed", "Raises", "Scripted")]
     runs = grid(tasks, ["nearest"], [0], 128, SMALL)
-    failed = launch(runs, store, 2, listener)
+    failed = launch(runs, store, Processes(2), listener)
     reason = "one of 4 environments raised at step 0 or before: RuntimeError: the arm fell off"
     killed = "its process was killed by signal 9 (SIGKILL)"
     assert {failure.error for failure in failed} == {reason, killed}

@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from imel.bench.launch import grid, launch
+from imel.bench.processes import Processes
 from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store
 from imel.report.results import gather
@@ -33,7 +34,7 @@ def final_rows(
     runs = grid([task], algorithms, seeds, steps, overrides)
     console = Console(width=160)
     with GridProgress(runs, console) as progress:
-        failures = launch(runs, Store(store), jobs, progress)
+        failures = launch(runs, Store(store), Processes(jobs), progress)
     assert not failures
     rows = Store(store).rows()
     for table in tables(gather(rows)):

@@ -36,7 +36,7 @@ from imel.explain import Explanation, Many, One, Rows, explain
 from imel.kernels import denormals_flushed
 from imel.normaliser import ReturnScale
 from imel.policy import POLICIES, ImelPolicy, check_spaces
-from imel.rollout import EpisodeClock, collect
+from imel.rollout import EpisodeClock, Sampler, collect
 from imel.saving import SavedAlgorithm
 from imel.schedules import parse_schedule
 from imel.settings import Settings
@@ -55,6 +55,7 @@ class IMeL(SavedAlgorithm):
     :param preset: a named set of settings (`imel.settings.PRESETS`); settings given beside it win
     :param settings: see `imel.settings.Settings`; what is not given is the policy's recommendation
     :param policy_kwargs: options of the policy's interpolator
+    :param sampler: gathers experience elsewhere, such as `imel.distributed.RaySampler`
     :param device: small networks and memories are fastest on the CPU, hence the default
     """
 
@@ -67,6 +68,7 @@ class IMeL(SavedAlgorithm):
         *,
         preset: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
+        sampler: Sampler | None = None,
         stats_window_size: int = 100,
         tensorboard_log: str | None = None,
         verbose: int = 0,
@@ -87,11 +89,12 @@ class IMeL(SavedAlgorithm):
                 f"std_mode='model' needs an interpolator with a sigma of its own (NpPolicy, "
                 f"AnpPolicy), which {policy_class.__name__} is not"
             )
+        self.sampler = sampler
         options = dict(policy_kwargs or {})
         policy_class.make_options(options)  # refuse before an environment is made
         super().__init__(
             policy_class,
-            _make_env(env, self.settings),
+            _make_env(env, self.settings, sampler),
             learning_rate=parse_schedule("learning_rate", self.settings.learning_rate),
             policy_kwargs=options,
             stats_window_size=stats_window_size,
@@ -284,12 +287,13 @@ class IMeL(SavedAlgorithm):
             callback.update_locals(step)
             return bool(callback.on_step())
 
+        gather = collect if self.sampler is None else self.sampler.collect
         while True:
             # Should the rollout fail, no later one may start from observations of before
             observations, self._last_obs = self._last_obs, None
             assert isinstance(observations, np.ndarray)
             try:
-                rollout, self._last_obs = collect(
+                rollout, self._last_obs = gather(
                     self.env,
                     observations,
                     self.policy,
@@ -394,7 +398,7 @@ class IMeL(SavedAlgorithm):
 
     def set_env(self, env: GymEnv | str, force_reset: bool = True) -> None:
         """Learn on another environment with the same spaces, any number of copies of it."""
-        made = _make_env(env, self.settings)
+        made = _make_env(env, self.settings, self.sampler)
         assert made is not None
         vector = self._wrap_env(made, self.verbose)
         self._require_room(vector.num_envs)
@@ -406,9 +410,15 @@ class IMeL(SavedAlgorithm):
             raise SpaceError(f"not the spaces this model was made for: {error}") from None
 
 
-def _make_env(env: GymEnv | str | None, settings: Settings) -> GymEnv | None:
+def _make_env(
+    env: GymEnv | str | None, settings: Settings, sampler: Sampler | None
+) -> GymEnv | None:
     """An id becomes copies of that environment; anything else is taken as it is."""
-    if isinstance(env, str):
+    if sampler is not None and env is not None:
+        if not isinstance(env, str):
+            raise SettingsError("a sampler makes its own environments: give an environment's id")
+        env = sampler.make_environments(env, settings.n_envs)
+    elif isinstance(env, str):
         env = make_environments(env, settings.n_envs, settings.workers, settings.worker_timeout)
     if env is not None:
         check_spaces(env.observation_space, env.action_space)

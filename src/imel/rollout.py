@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
@@ -84,9 +85,62 @@ def collect(
     `on_step` sees the local variables after each step; if it answers False the rollout ends and
     there is no experience to return. Actions are kept as sampled and clipped for the environment.
     """
+    noise = draw_noise(env, observations, n_steps, clock, generator)
+    return roll_out(env, observations, actor, noise, clock, on_step)
+
+
+class Sampler(Protocol):
+    """Where experience is gathered, if not in this process alone."""
+
+    def make_environments(self, env_id: str, n_envs: int) -> VecEnv:
+        """Copies of an environment."""
+
+    def collect(
+        self,
+        env: VecEnv,
+        observations: FloatArray,
+        actor: Actor,
+        n_steps: int,
+        clock: EpisodeClock,
+        generator: torch.Generator,
+        on_step: OnStep,
+    ) -> tuple[Rollout | None, FloatArray]:
+        """As `collect`, in environments that it has made."""
+
+
+class Steppable(Protocol):
+    """What a rollout needs of a vector environment."""
+
+    num_envs: int
+    action_space: spaces.Space[Any]
+
+    def step(self, actions: Any) -> Any:
+        """Observations, rewards, dones and infos."""
+
+
+def draw_noise(
+    env: Steppable,
+    observations: FloatArray,
+    n_steps: int,
+    clock: EpisodeClock,
+    generator: torch.Generator,
+) -> Tensor:
+    """The noise of a rollout that starts from these observations, which must be numbers."""
     _require_finite(observations, np.zeros(env.num_envs), clock)
+    return torch.randn(n_steps, env.num_envs, _action_dim(env), generator=generator)
+
+
+def roll_out(
+    env: Steppable,
+    observations: FloatArray,
+    actor: Actor,
+    noise: Tensor,
+    clock: EpisodeClock,
+    on_step: OnStep,
+) -> tuple[Rollout | None, FloatArray]:
+    """`collect` with its noise drawn, one row of it for each step."""  # noise [T, E, d_a]
+    n_steps = noise.shape[0]
     columns = _Columns(n_steps, env.num_envs, observations.shape[1], _action_dim(env))
-    noise = torch.randn(n_steps, env.num_envs, _action_dim(env), generator=generator)
     for t in range(n_steps):
         states = torch.as_tensor(observations, dtype=torch.float32)
         means, stds = actor.act(states)  # l. 5
@@ -139,7 +193,7 @@ class _Columns:
         self.steps = torch.empty(shape, dtype=torch.int64)
 
 
-def _action_dim(env: VecEnv) -> int:
+def _action_dim(env: Steppable) -> int:
     assert env.action_space.shape is not None
     return int(env.action_space.shape[0])
 
@@ -162,7 +216,7 @@ def _refuse(what: str, environment: int, clock: EpisodeClock) -> None:
     )
 
 
-def _raised(error: Exception, env: VecEnv, clock: EpisodeClock) -> EnvironmentFaultError:
+def _raised(error: Exception, env: Steppable, clock: EpisodeClock) -> EnvironmentFaultError:
     """An exception of an environment that was not made here, so that it may not be known which."""
     which = "environment 0" if env.num_envs == 1 else f"one of {env.num_envs} environments"
     return EnvironmentFaultError(

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from imel.bench.launch import Failure
+from imel.bench.pool import Failure
 from imel.bench.run import Run
+
+
+def run_name(run: Run) -> str:
+    """What a run of a grid is called."""
+    return f"{run.task} {run.algorithm} seed {run.seed}"
 
 
 class GridProgress:
     """Counts steps over all runs of a grid, as the launcher's listener."""
 
-    def __init__(self, runs: Sequence[Run], console: Console) -> None:
-        self._console = console
+    def __init__(
+        self, runs: Sequence[Run], console: Console, name: Callable[[Run], str] = run_name
+    ) -> None:
+        self._console, self._name = console, name
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -31,7 +38,7 @@ class GridProgress:
         )
         self._total = sum(run.steps for run in runs)
         self._runs, self._ended = len(runs), 0
-        self._steps: dict[tuple[str, str, int], int] = {}
+        self._steps: dict[str, int] = {}
         self._start = time.monotonic()
         self._task = self._bar.add_task(self._description, total=self._total, left="")
 
@@ -48,7 +55,7 @@ class GridProgress:
 
     def advanced(self, run: Run, step: int) -> None:
         """A run has come this far."""
-        self._steps[run.task, run.algorithm, run.seed] = min(step, run.steps)
+        self._steps[self._name(run)] = min(step, run.steps)
         self._bar.update(
             self._task,
             completed=sum(self._steps.values()),
@@ -65,7 +72,7 @@ class GridProgress:
         else:
             text = f"return {outcome['eval_return']:.1f} after {outcome['seconds']:.0f} s"
         left = self._time_left()
-        line = f"[{self._ended}/{self._runs}] {run.task} {run.algorithm} seed {run.seed}: {text}"
+        line = f"[{self._ended}/{self._runs}] {self._name(run)}: {text}"
         self._console.print(escape(line + (f"; {left}" if left else "")), soft_wrap=True)
 
     def _time_left(self) -> str:

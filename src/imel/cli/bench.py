@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store, identity
 from imel.bench.suites import Suite, find_suite
 from imel.cli.arguments import parse
+from imel.cli.pools import PIPE_WIDTH, choose_pool, refuse_repeated_flags, settings_from
 from imel.errors import SettingsError
 from imel.report.results import gather
 from imel.report.table import tables
@@ -37,7 +36,6 @@ Results are kept in the store. The same command again does only what is missing 
 run counts as done when task, settings, seed and steps agree. So take a new store for new code.
 `imel report` makes tables and figures of a store."""
 
-_PIPE_WIDTH = 160
 _SOME_FAILED = 1
 
 
@@ -64,6 +62,8 @@ class BenchArguments:
     """Environments IMeL steps together; the same as --set n_envs=N."""
     jobs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
     """Runs at a time, each on one core; by default as many as there are cores."""
+    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """Run on a Ray cluster: "local" starts one here, else "auto", HOST:PORT or ray://HOST:PORT."""
     store: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder of the results; by default results/paper for a suite (results/quick for a quick one),
     runs/bench without one."""
@@ -77,13 +77,13 @@ class BenchArguments:
 
 def run(argv: Sequence[str]) -> int:
     """The command; its exit code."""
-    _refuse_repeated_flags(argv)
+    refuse_repeated_flags(argv)
     arguments: BenchArguments = parse(BenchArguments, argv, "imel bench", _DESCRIPTION)
     _check(arguments)
     suite = _chosen(arguments)
     console = Console()
     if not console.is_terminal:
-        console.width = _PIPE_WIDTH
+        console.width = PIPE_WIDTH
     store = Store(suite.store)
     if arguments.table:
         if not store.folder.is_dir():
@@ -94,7 +94,7 @@ def run(argv: Sequence[str]) -> int:
     todo = unfinished(runs, store)
     console.print(f"{len(todo)} of {len(runs)} runs to do, results in {suite.store}")
     with GridProgress(todo, console) as progress:
-        failed = launch(todo, store, arguments.jobs or _cores(), progress)
+        failed = launch(todo, store, choose_pool(arguments.ray, arguments.jobs), progress)
     wanted = {identity(run.identity()) for run in runs}
     rows = [row for row in store.rows() if identity(row) in wanted]
     _print_tables(rows, console)
@@ -106,14 +106,6 @@ def _chosen(arguments: BenchArguments) -> Suite:
     suite = find_suite(arguments.suite, arguments.quick)
     given = {field.name: getattr(arguments, field.name) for field in fields(suite)}
     return replace(suite, **{name: value for name, value in given.items() if value is not None})
-
-
-def _refuse_repeated_flags(argv: Sequence[str]) -> None:
-    """The parser would keep the last and drop the others without a word."""
-    flags = [word.partition("=")[0] for word in argv if word.startswith("--")]
-    for flag in flags:
-        if flags.count(flag) > 1:
-            raise SettingsError(f"{flag} is given twice; put all its values behind one")
 
 
 def _check(arguments: BenchArguments) -> None:
@@ -129,23 +121,10 @@ def _check(arguments: BenchArguments) -> None:
 
 
 def _overrides(arguments: BenchArguments) -> dict[str, Any]:
-    """Settings as typed on the command line: JSON where they are, text (schedules) elsewhere."""
-    overrides: dict[str, Any] = {}
-    for item in arguments.set:
-        key, equals, text = item.partition("=")
-        if not equals:
-            raise SettingsError(f"--set {item}: not of the form KEY=VALUE")
-        try:
-            overrides[key] = json.loads(text)
-        except json.JSONDecodeError:
-            overrides[key] = text
+    overrides = settings_from(arguments.set)
     if arguments.n_envs is not None:
         overrides["n_envs"] = arguments.n_envs
     return overrides
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _print_tables(rows: list[Row], console: Console) -> None:

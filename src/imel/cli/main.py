@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("imel.cli.resume", "go on with a run that was stopped or killed, bit for bit"),
     "eval": ("imel.cli.eval", "play episodes with a trained policy and report its returns"),
     "bench": ("imel.cli.bench", "run tasks x algorithms x seeds side by side, and tabulate them"),
+    "tune": ("imel.cli.tune", "search settings that learn a task better than the default ones"),
     "report": ("imel.cli.report", "tables and figures of a store that bench has filled"),
     "explore": ("imel.cli.explore", "open a web page over a run's memory: why each action"),
     "why": ("imel.cli.why", "play an episode and say which memories made one of its actions"),
@@ -34,6 +35,7 @@ _EXAMPLES = """\
   imel eval runs/Pendulum-v1-mki-seed0           returns over 20 episodes
   imel why runs/Pendulum-v1-mki-seed0            the memories behind an action, in words
   imel explore runs/Pendulum-v1-mki-seed0        which memories make each action, in a browser
+  imel tune Pendulum-v1 --steps 20000            settings for a task, confirmed on new seeds
   imel plot runs/Pendulum-v1-mki-seed0           curve.png and policy.png again"""
 
 

@@ -1,0 +1,9 @@
+"""Experience gathered by several machines: samplers for `IMeL(..., sampler=...)`.
+
+Ray is imported when a `RaySampler` first makes environments, not before.
+"""
+
+from imel.distributed.ray_sampler import RaySampler
+from imel.distributed.serial import SerialSampler
+
+__all__ = ["RaySampler", "SerialSampler"]

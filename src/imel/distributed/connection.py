@@ -1,0 +1,53 @@
+"""Joining a Ray cluster, or starting one on this machine: the one place where Ray is started."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import Any
+
+from imel.errors import ImelError
+
+LOCAL = "local"
+_SECONDS_TO_ANSWER = 10.0
+
+
+def connect(address: str = LOCAL) -> Any:
+    """Ray's module, connected: to a cluster of this process's own if the address is "local".
+
+    Another is "auto" (a cluster this machine belongs to), host:port, or ray://host:port. A process
+    that is connected already stays where it is.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ImelError("Ray is not installed: pip install 'imel[ray]'") from None
+    if ray.is_initialized():
+        return ray
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address == LOCAL:
+            # Ray asks for a token by default in a cluster of its own: whoever reaches one without
+            # can run code on it
+            ray.init(address=LOCAL, include_dashboard=False, **quiet)
+        else:
+            _require_reachable(address)
+            ray.init(address=address, **quiet)
+    except Exception as error:  # no route, a wrong token, a version that does not match
+        reason = " ".join(str(error).split())
+        raise ImelError(f"cannot connect to Ray at '{address}': {reason}") from None
+    return ray
+
+
+def _require_reachable(address: str) -> None:
+    """Refuse at once what Ray would go on trying to reach for ten minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:  # such as "auto"
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER):
+        pass
+
+
+def cores(ray: Any) -> int:
+    """The cores of all machines that are in the cluster now."""
+    return int(ray.cluster_resources().get("CPU", 0))

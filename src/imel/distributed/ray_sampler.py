@@ -1,0 +1,129 @@
+"""Rollouts by actors of a Ray cluster, equal to those of `SerialSampler` bit for bit.
+
+    driver: noise of the iteration, policy and memory into the object store, once
+    workers: act and step, each in its own environments
+    driver: the parts side by side, gone through as if the environments were here
+
+The last step runs the very loop that gathers experience in one process, on a record.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import torch
+from stable_baselines3.common.vec_env import VecEnv
+from torch import Tensor
+
+from imel.distributed.connection import LOCAL, connect
+from imel.distributed.ray_environments import RayEnvironments
+from imel.distributed.worker import Part, Step
+from imel.environments import make_environments
+from imel.errors import SettingsError
+from imel.experience import Rollout
+from imel.policy import ImelPolicy
+from imel.rollout import Actor, EpisodeClock, FloatArray, OnStep, draw_noise, roll_out
+
+
+class RaySampler:
+    """Gathers experience with workers of a Ray cluster.
+
+    :param n_workers: actors, one core each, between which the environments are divided
+    :param address: "local" for a cluster on this machine, "auto", host:port, or ray://host:port; a
+        process that has called `ray.init` stays where it is
+    """
+
+    def __init__(self, n_workers: int, address: str = LOCAL) -> None:
+        if n_workers < 1:
+            raise SettingsError(f"n_workers={n_workers} must be at least 1")
+        self.n_workers, self.address = n_workers, address
+
+    def make_environments(self, env_id: str, n_envs: int) -> VecEnv:
+        """Copies of an environment, spread over workers."""
+        probe = make_environments(env_id, 1)  # what cannot be made is refused in one line
+        both = probe.observation_space, probe.action_space
+        probe.close()
+        return RayEnvironments(connect(self.address), env_id, n_envs, self.n_workers, both)
+
+    def collect(
+        self,
+        env: VecEnv,
+        observations: FloatArray,
+        actor: Actor,
+        n_steps: int,
+        clock: EpisodeClock,
+        generator: torch.Generator,
+        on_step: OnStep,
+    ) -> tuple[Rollout | None, FloatArray]:
+        """As `imel.rollout.collect`."""
+        assert isinstance(env, RayEnvironments)
+        noise = draw_noise(env, observations, n_steps, clock, generator)
+        policy = env.put(_on_cpu(actor))
+        parts = env.ask(
+            "collect",
+            [
+                (policy, states, part)
+                for states, part in zip(
+                    env.split(observations), env.split(noise, axis=1), strict=True
+                )
+            ],
+        )
+        record = _Record(env, parts)
+        result = roll_out(record, observations, record, noise, clock, on_step)
+        if record.taken < n_steps:  # a callback has ended it: the rest never was
+            env.rewind()
+        return result
+
+
+class _Record:
+    """The parts of an iteration, gone through as environments and policy at once."""
+
+    def __init__(self, env: RayEnvironments, parts: list[Part]) -> None:
+        self._env, self._parts = env, parts
+        self.num_envs, self.action_space = env.num_envs, env.action_space
+        self.taken = 0
+
+    @property
+    def _now(self) -> list[Step]:
+        return [part.steps[self.taken] for part in self._parts if self.taken < len(part.steps)]
+
+    def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """mu and sigma as the workers had them."""
+        del states
+        for part in self._parts:
+            if self.taken == len(part.steps) and part.fault is not None:
+                raise part.fault
+        now = self._now
+        return torch.cat([step.means for step in now]), torch.cat([step.stds for step in now])
+
+    def to_environment(self, actions: FloatArray) -> FloatArray:
+        """The actions as they were sent."""
+        del actions
+        return np.concatenate([step.sent for step in self._now])
+
+    def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, Any, list[dict[str, Any]]]:
+        """What the environments answered."""
+        now = self._now
+        observations = np.concatenate([step.observations for step in now])
+        dones = np.concatenate([step.dones for step in now])
+        self._env.took(actions, observations, dones)
+        self.taken += 1
+        rewards = np.concatenate([step.rewards for step in now])
+        return observations, rewards, dones, [_own(info) for step in now for info in step.infos]
+
+
+def _own(info: dict[str, Any]) -> dict[str, Any]:
+    """Arrays that came through the object store cannot be written to; callbacks expect to."""
+    return {
+        key: value.copy() if isinstance(value, np.ndarray) else value for key, value in info.items()
+    }
+
+
+def _on_cpu(actor: Actor) -> Actor:
+    """The policy as it is to be sent: conditioned on its memory here, and on no device."""
+    assert isinstance(actor, ImelPolicy)
+    policy = actor if actor.device.type == "cpu" else copy.deepcopy(actor).cpu()
+    _ = policy.acting  # conditioned once, not by every worker
+    return policy

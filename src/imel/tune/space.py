@@ -1,0 +1,216 @@
+"""What is searched: for every policy the settings and options that matter, and their ranges.
+
+A parameter turns what a study draws into a setting, and a setting into what a study would have
+drawn. So the defaults are a point of the space, and the first trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from imel.errors import SettingsError, nearest_name
+
+Drawn = Mapping[str, Any]
+"""What a study has drawn, by the name it knows it by."""
+
+
+class Draw(Protocol):
+    """Who draws values: a trial of Optuna."""
+
+    def suggest_float(self, name: str, low: float, high: float, *, log: bool = ...) -> float:
+        """A number in a range."""
+
+    def suggest_int(self, name: str, low: int, high: int, *, log: bool = ...) -> int:
+        """A whole number in a range."""
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
+        """One of some values."""
+
+
+class Parameter(Protocol):
+    """One line of a space."""
+
+    @property
+    def name(self) -> str:
+        """The setting of IMeL, or the option of its policy."""
+
+    def draw(self, trial: Draw) -> None:
+        """Let a trial draw it."""
+
+    def setting(self, drawn: Drawn) -> Any:
+        """The setting behind what was drawn."""
+
+    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What would have to be drawn for these settings."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in a range; by its logarithm unless it is `linear`."""
+
+    name: str
+    low: float
+    high: float
+    linear: bool = False
+
+    def draw(self, trial: Draw) -> None:
+        """Let a trial draw it."""
+        trial.suggest_float(self.name, self.low, self.high, log=not self.linear)
+
+    def setting(self, drawn: Drawn) -> float:
+        """Four digits of it: more mean nothing."""
+        return float(f"{drawn[self.name]:.4g}")
+
+    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The setting itself."""
+        return {self.name: float(settings[self.name])}
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number in a range, by its logarithm; in units of another setting if one is named."""
+
+    name: str
+    low: int
+    high: int
+    times: str | None = None
+
+    @property
+    def _label(self) -> str:
+        return self.name if self.times is None else f"{self.name} / {self.times}"
+
+    def draw(self, trial: Draw) -> None:
+        """Let a trial draw it."""
+        trial.suggest_int(self._label, self.low, self.high, log=True)
+
+    def setting(self, drawn: Drawn) -> int:
+        """The number in its units."""
+        return int(drawn[self._label]) * (1 if self.times is None else int(drawn[self.times]))
+
+    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """How many whole units the setting has, within the range."""
+        unit = 1 if self.times is None else int(settings[self.times])
+        number = int(settings[self.name]) // unit
+        return {self._label: min(max(number, self.low), self.high)}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of some values."""
+
+    name: str
+    values: tuple[Any, ...]
+
+    def draw(self, trial: Draw) -> None:
+        """Let a trial draw it."""
+        trial.suggest_categorical(self.name, self.values)
+
+    def setting(self, drawn: Drawn) -> Any:
+        """The value itself."""
+        return drawn[self.name]
+
+    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The value itself."""
+        return {self.name: settings[self.name]}
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Two hidden layers of one width."""
+
+    name: str
+    widths: tuple[int, ...]
+
+    def draw(self, trial: Draw) -> None:
+        """Let a trial draw it."""
+        trial.suggest_categorical(self.name, self.widths)
+
+    def setting(self, drawn: Drawn) -> list[int]:
+        """The width, twice."""
+        return [int(drawn[self.name])] * 2
+
+    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The first layer's width."""
+        return {self.name: int(settings[self.name][0])}
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A line from one value to another over the run, each in the same range, by its logarithm."""
+
+    name: str
+    low: float
+    high: float
+
+    def draw(self, trial: Draw) -> None:
+        """Let a trial draw both ends."""
+        for end in ("start", "end"):
+            trial.suggest_float(f"{self.name} {end}", self.low, self.high, log=True)
+
+    def setting(self, drawn: Drawn) -> float | str:
+        """`start:end`, or a single number where they are equal."""
+        start, end = (float(f"{drawn[f'{self.name} {end}']:.4g}") for end in ("start", "end"))
+        return start if start == end else f"{start:g}:{end:g}"
+
+    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Both ends."""
+        start, _, end = str(settings[self.name]).partition(":")
+        return {f"{self.name} start": float(start), f"{self.name} end": float(end or start)}
+
+
+_ALL: tuple[Parameter, ...] = (
+    Choice("update", ("plain", "anchored")),
+    Schedule("kl_budget", 0.2, 30.0),  # moves the policy in a plain update,
+    Number("trust_region", 0.002, 0.2),  # and this in an anchored one
+    Choice("batch_size", (256, 512, 1024, 2048)),
+    Whole("memory_size", 1, 16, times="batch_size"),
+    Choice("gamma", (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)),
+    Number("gae_lambda", 0.8, 0.99, linear=True),
+    Choice("std_mode", ("adaptive", "schedule")),
+    Schedule("std", 0.05, 1.0),
+    Number("entropy_bonus", 0.001, 0.1),
+    Number("learning_rate", 3e-4, 1e-2),
+    Whole("gradient_steps", 5, 80),
+    Number("critic_learning_rate", 3e-4, 1e-2),
+    Whole("critic_epochs", 1, 20),
+)
+
+SPACES: dict[str, tuple[Parameter, ...]] = {
+    "mki": (*_ALL, Whole("features", 2, 32), Number("kernel_scale", 0.5, 10.0)),
+    "np": (*_ALL, Whole("latent", 8, 128), Choice("deterministic", ("none", "mean"))),
+    "anp": (*_ALL, Whole("latent", 8, 128), Whole("features", 4, 64)),
+    "regressor": (*_ALL, Layers("hidden", (32, 64, 128, 256))),
+}
+
+
+def find_space(policy: str, fixed: Iterable[str]) -> tuple[Parameter, ...]:
+    """A policy's space without what is fixed."""
+    if policy not in SPACES:
+        raise SettingsError(f"no space is declared for '{policy}'; {nearest_name(policy, SPACES)}")
+    left_out = set(fixed)
+    if "preset" in left_out:
+        left_out.add("update")
+    return tuple(parameter for parameter in SPACES[policy] if parameter.name not in left_out)
+
+
+def overrides(space: Sequence[Parameter], drawn: Drawn, fixed: Mapping[str, Any]) -> dict[str, Any]:
+    """What the bench is told to set; an anchored update comes with the preset that is made for it.
+
+    That changes settings beside those of the space, to values an anchored update learns with.
+    """
+    known = {**drawn, **fixed}
+    settings = {parameter.name: parameter.setting(known) for parameter in space}
+    if "update" in settings:
+        settings["preset"] = "anchored" if settings["update"] == "anchored" else None
+    return {**settings, **fixed}
+
+
+def point(space: Sequence[Parameter], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The point of the space at which these complete settings are."""
+    flat = {**settings, **settings["policy_kwargs"]}
+    drawn: dict[str, Any] = {}
+    for parameter in space:
+        drawn |= parameter.drawn(flat)
+    return drawn
