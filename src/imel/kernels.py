@@ -84,7 +84,7 @@ def kernel_interpolation(
     """
     if (query_episodes is None) != (key_episodes is None):
         raise ValueError("give the episodes of queries and keys, or of neither")
-    if queries.is_cuda and queries.dtype != torch.float64 and _fused_available():
+    if queries.is_cuda and _is_fused(queries.shape[1], queries.dtype):
         from imel.kernels_cuda import fused_interpolation
 
         return fused_interpolation(queries, keys, values, query_episodes, key_episodes, normalised)
@@ -100,13 +100,19 @@ def kernel_interpolation(
 
 
 @cache
-def _fused_available() -> bool:
-    if find_spec("triton") is not None:
-        return True
-    warnings.warn(
-        "Triton is not installed: kernel interpolation on the GPU runs unfused", stacklevel=3
-    )
-    return False
+def _is_fused(features: int, dtype: torch.dtype) -> bool:
+    """Whether the GPU kernel takes such features; if not, that is said once."""
+    if dtype == torch.float64:
+        return False
+    if find_spec("triton") is None:
+        warnings.warn("without Triton, interpolation on the GPU is not fused", stacklevel=3)
+        return False
+    from imel.kernels_cuda import fits
+
+    if not fits(features, dtype):
+        warnings.warn(f"interpolation of {features} features is not fused", stacklevel=3)
+        return False
+    return True
 
 
 def _interpolate(

@@ -1,171 +1,72 @@
 """Kernel interpolation fused on the GPU: no [T, N] matrix, one kernel for forward and backward.
 
-`imel.kernels` hands tensors on a GPU over to here. In the scaled, centred features
-a = sqrt(2 log2 e) u the logit in base 2 of query t and key i is
+`imel.kernels` hands tensors on a GPU over to here. With a = sqrt(2 log2 e) u, from the centre of
+the keys, the logit in base 2 of query t and key i is one dot product of rows with extra columns:
 
     a_t.a_i - |a_i|^2 / 2 - shift_t
 
-and all of it is put into one dot product: rows carry the numbers |a_i|^2 / 2 and shift_t in extra
-columns, against columns of ones, each number as a sum of three bfloat16 numbers. Values carry a
-column of ones, whose average is the normaliser. Distances are never negative, so a fixed shift
-keeps sums from overflowing; rows so far from all keys that their sum underflows are done again
-with a running maximum. float32 numbers go through the bfloat16 units as sums of one, two or three
-bfloat16 numbers, as `torch.set_float32_matmul_precision` asks: medium, high, highest.
+Values carry a column of ones, whose weighted sum is the normaliser. Forward, the shift is
+|a_t|^2 / 2 less some headroom: distances are never negative, so sums cannot overflow, and rows so
+far from all keys that theirs underflow are done again with a running maximum. Backward, the shift
+is the logarithm of the sum and the weights are made anew. float32 numbers are as exact as
+`torch.set_float32_matmul_precision` asks: medium, high or highest.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from torch import Tensor
 
+from imel.kernels_layout import FAR, LEFT, RIGHT, Carried, Layout, Orders, Ranges, rounded
 from imel.kernels_triton import interpolation_pass
 
 _SCALE = math.sqrt(2.0 * math.log2(math.e))
 _HEADROOM = 64.0
-"""Sums of weights reach 2^64 times their number before and 2^-60 after the fixed shift."""
-_FAR = -1e30
-"""A logit whose weight is zero."""
-_PADDING = 128
+"""Weights go up to 2^64: the sum of a hundred million is then still far below float32's end."""
 _PARTS = {"medium": 1, "high": 2, "highest": 3}
-# Which part of the left number meets which part of the right one; the first `outputs` pairs hold
-# the parts that a product with the weights needs
-_PAIRS = {
-    1: ((0, 0),),
-    2: ((0, 0), (0, 1), (1, 0)),
-    3: ((0, 0), (1, 1), (0, 1), (1, 0), (0, 2), (2, 0)),
-}
-_OUTPUT_PAIRS = {1: 1, 2: 3, 3: 2}
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How rows of `dim` numbers with `extras` numbers beside them become rows of bfloat16."""
-
-    dim: int
-    parts: int
-    extras: int
-
-    @property
-    def width(self) -> int:
-        """Columns in all."""
-        return _power_of_two(len(_PAIRS[self.parts]) * self.dim + self.extras)
-
-    @property
-    def leading(self) -> int:
-        """Columns that a product with the weights needs."""
-        return _power_of_two(self.extra + self.extras)
-
-    @property
-    def extra(self) -> int:
-        """Where the extra columns begin."""
-        return _OUTPUT_PAIRS[self.parts] * self.dim
-
-    def rows(self, numbers: Tensor, extras: list[Tensor | float], side: int, fill: int) -> Tensor:
-        """The operand: padded rows have zeros, and _FAR in the extra column `fill`, if any."""
-        count = numbers.shape[0]
-        padded = _PADDING * -(-count // _PADDING)
-        out = numbers.new_zeros(padded, self.width, dtype=torch.bfloat16)
-        pieces = _split(numbers, self.parts)
-        for place, pair in enumerate(_PAIRS[self.parts]):
-            start = place * self.dim
-            if place >= _OUTPUT_PAIRS[self.parts]:
-                start += self.extras
-            out[:count, start : start + self.dim] = pieces[pair[side]]
-        for column, extra in enumerate(extras, start=self.extra):
-            out[:count, column] = extra
-        if fill >= 0:
-            out[count:, self.extra + fill] = _FAR
-        return out
-
-    def numbers(self, out: Tensor, side: int) -> Tensor:
-        """sum_i w_i x_i, from the products of weights and operands of a side."""
-        sides = [pair[side] for pair in _PAIRS[self.parts][: _OUTPUT_PAIRS[self.parts]]]
-        blocks = out[:, : self.extra].unflatten(1, (-1, self.dim)).unbind(1)
-        return sum(blocks[sides.index(part)] for part in sorted(set(sides)))  # type: ignore[return-value]
-
-
-class Ranges(NamedTuple):
-    """For each row, the first and last (exclusive) row of the other side it must not see."""
-
-    first: Tensor
-    last: Tensor
-
-
-def _power_of_two(number: int) -> int:
-    return max(16, 1 << (number - 1).bit_length())
-
-
-def _split(numbers: Tensor, parts: int) -> list[Tensor]:
-    """A float32 tensor as a sum of bfloat16 ones."""
-    pieces = []
-    for _ in range(parts):
-        pieces.append(numbers.to(torch.bfloat16))
-        numbers = numbers - pieces[-1].float()
-    return pieces
-
-
-def _rounded(numbers: Tensor, parts: int) -> Tensor:
-    return torch.stack([piece.float() for piece in _split(numbers, parts)]).sum(0)
+_WIDEST_FEATURES, _WIDEST_VALUES = 256, 128
 
 
 class Passes:
-    """The operands of one interpolation and the passes over them."""
+    """The memories' operands, and what is done with them for given queries."""
 
-    def __init__(self, keys: Tensor, values: Tensor, normalised: bool, parts: int) -> None:
-        self.normalised, self.parts = normalised, parts
-        self.features = Layout(keys.shape[1], parts, 6)
-        self.values = Layout(values.shape[1], min(parts, 2), 3)
-        if max(self.features.width, self.values.width) > 256:
-            raise ValueError(
-                f"features of {keys.shape[1]} and values of {values.shape[1]} dimensions are too "
-                "many for the GPU kernel at this float32 matmul precision"
-            )
-        # Distances and averages do not depend on the origin; near the centre bits are not wasted
-        self.centre = keys.float().mean(dim=0)
-        self.value_centre = values.float().mean(dim=0) if normalised else values.new_zeros(())
-        self.scaled_keys = _rounded(_SCALE * (keys.float() - self.centre), parts)
-        self.key_rows = self._right(self.scaled_keys)
-        self.value_rows = self.values.rows(values.float() - self.value_centre, [1.0] * 3, 1, -1)
-        self.key_count = keys.shape[0]
+    def __init__(
+        self, keys: Tensor, values: Tensor, order: Tensor, normalised: bool, parts: int
+    ) -> None:
+        self.normalised = normalised
+        self.features = Layout(keys.shape[1], parts, extras=6)
+        self.values = Layout(values.shape[1], min(parts, 2), extras=3)
+        # Distances and averages do not depend on the origin; near the centre no bits are wasted
+        self._centre = keys.float().mean(dim=0)
+        self._value_centre: Tensor | None = None
+        if normalised and values.dtype != torch.bfloat16:  # which is exact where it is
+            self._value_centre = values.float().mean(dim=0)
+        self._count, carried = len(keys), Carried(0, beyond=FAR)
+        self._memories = (
+            self.features.rows(keys, RIGHT, order, 3, carried, self._centre, _SCALE),
+            self.values.rows(values, RIGHT, order, 0, centre=self._value_centre),
+        )
 
-    def scaled(self, queries: Tensor) -> Tensor:
-        return _rounded(_SCALE * (queries.float() - self.centre), self.parts)
-
-    def _right(self, keys: Tensor) -> Tensor:
-        bias = _split(-0.5 * keys.square().sum(dim=1), 3)
-        return self.features.rows(keys, [*bias, 1.0, 1.0, 1.0], 1, 0)
-
-    def left(self, queries: Tensor, shift: Tensor) -> Tensor:
-        return self.features.rows(queries, [1.0, 1.0, 1.0, *_split(-shift, 3)], 0, 3)
-
-    def left_values(self, gradient: Tensor, offset: Tensor) -> Tensor:
-        return self.values.rows(gradient, [*_split(-offset, 3)], 0, -1)
-
-    def forward(self, queries: Tensor, ranges: Ranges | None) -> tuple[Tensor, Tensor]:
-        """The answers, and the shift that makes the weights sum to one."""
-        scaled = self.scaled(queries)
-        shift = 0.5 * scaled.square().sum(dim=1)
-        if self.normalised:
-            shift -= _HEADROOM
-        left = self.left(scaled, shift)
-        launch = _Launch(self, left, self.value_rows, self.key_rows, self.value_rows)
-        count = queries.shape[0]
-        out, _, _ = launch.run(count, ranges, weights=True, features=False)
+    def forward(self, queries: Tensor, order: Tensor, ranges: Ranges) -> tuple[Tensor, Tensor]:
+        """The answers [T, d_v] in order, and the shifts [T] with which the weights sum to one."""
+        headroom = _HEADROOM if self.normalised else 0.0
+        rows = self._query_rows(queries, order, Carried(3, headroom=headroom, beyond=FAR))
+        shift = -self.features.carried(rows[: len(order)], 3)
+        run = _Pass(self, (rows, self._memories[1]), self._memories, ranges)
+        sums = run.launch(weights=True)
         if not self.normalised:
-            return self.values.numbers(out.sum(dim=0), 1)[:count], shift
-        ones = self.values.extra
-        sums = out[:, :, ones].sum(dim=0)
-        out, _, shifts = launch.run(count, ranges, weights=True, features=False, again=(out, sums))
-        top = shifts.amax(dim=0)
-        out = (out * torch.exp2(shifts - top)[:, :, None]).sum(dim=0)[:count]
-        sums = out[:, ones, None]
-        answer = self.values.numbers(out, 1) / sums + self.value_centre
-        return answer, shift + top[:count] + sums[:, 0].log2()
+            return self.values.numbers(_total(sums.values), RIGHT)[: len(order)], shift
+        sums = run.launch(weights=True, again=sums.values)
+        top = sums.shifts.amax(dim=0)
+        total = _total(sums.values * torch.exp2(sums.shifts - top)[:, :, None])[: len(order)]
+        normaliser = total[:, self.values.extra, None]
+        answer = self.values.numbers(total, RIGHT) / normaliser
+        if self._value_centre is not None:
+            answer += self._value_centre
+        return answer, shift + top[: len(order)] + normaliser[:, 0].log2()
 
     def backward(
         self,
@@ -173,86 +74,55 @@ class Passes:
         answer: Tensor,
         shift: Tensor,
         gradient: Tensor,
-        ranges: tuple[Ranges, Ranges] | None,
+        orders: Orders,
         wants: tuple[bool, bool, bool],
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The gradients of queries, keys and values, where wanted."""
-        scaled = self.scaled(queries)
-        rounded = _rounded(gradient.float(), self.values.parts)
-        offset = ((answer - self.value_centre) * rounded).sum(dim=1)
-        if not self.normalised:
-            offset = torch.zeros_like(offset)
-        query_rows = self.left(scaled, shift)
-        gradient_rows = self.left_values(rounded, offset)
-        query_ranges, key_ranges = ranges or (None, None)
-        of_queries = of_keys = of_values = None
+    ) -> list[Tensor | None]:
+        """The gradients of queries, keys and values in order, where wanted."""
+        query_rows = self._query_rows(queries, orders.queries, Carried(3, shift, beyond=FAR))
+        targets = (query_rows, self._gradient_rows(gradient, orders.queries, answer))
+        found: list[Tensor | None] = [None, None, None]
         if wants[0]:
-            launch = _Launch(self, query_rows, gradient_rows, self.key_rows, self.value_rows)
-            _, out, _ = launch.run(queries.shape[0], query_ranges, weights=False, features=True)
-            of_queries = self._moved(out, 1, 3, scaled)
+            sums = _Pass(self, targets, self._memories, orders.query_ranges).launch(features=True)
+            found[0] = self._moved(sums.features, RIGHT, 3, query_rows[: len(queries)])
         if wants[1] or wants[2]:
-            launch = _Launch(self, self.key_rows, self.value_rows, query_rows, gradient_rows)
-            out_values, out, _ = launch.run(
-                self.key_count, key_ranges, weights=wants[2], features=wants[1]
-            )
+            run = _Pass(self, self._memories, targets, orders.key_ranges)
+            sums = run.launch(weights=wants[2], features=wants[1])
             if wants[1]:
-                of_keys = self._moved(out, 0, 0, self.scaled_keys)
+                found[1] = self._moved(sums.features, LEFT, 0, self._memories[0][: self._count])
             if wants[2]:
-                of_values = self.values.numbers(out_values.sum(dim=0), 0)[: self.key_count]
-        return of_queries, of_keys, of_values
+                found[2] = self.values.numbers(_total(sums.values), LEFT)[: self._count]
+        return found
 
-    def _moved(self, out: Tensor, side: int, ones: int, own: Tensor) -> Tensor:
-        # 2 sum dlogits (other - own), of which both parts have seen the same rounding
-        out = out.sum(dim=0)[: own.shape[0]]
-        total = out[:, self.features.extra + ones, None]
-        return 2.0 / _SCALE * (self.features.numbers(out, side) - own * total)
+    def _query_rows(self, queries: Tensor, order: Tensor, carried: Carried) -> Tensor:
+        return self.features.rows(queries, LEFT, order, 0, carried, self._centre, _SCALE)
 
+    def _gradient_rows(self, gradient: Tensor, order: Tensor, answer: Tensor) -> Tensor:
+        offset = None
+        if self.normalised:
+            centred = answer if self._value_centre is None else answer - self._value_centre
+            seen = rounded(gradient[order], self.values.parts)
+            offset = Carried(0, (centred * seen).sum(dim=1))  # g.y
+        return self.values.rows(gradient, LEFT, order, -1, offset)
 
-class _Launch(NamedTuple):
-    passes: Passes
-    left: Tensor
-    left_values: Tensor
-    right: Tensor
-    right_values: Tensor
-
-    def run(
-        self,
-        row_count: int,
-        ranges: Ranges | None,
-        weights: bool,
-        features: bool,
-        again: tuple[Tensor, Tensor] | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """[splits, rows, columns] of the sums over values, over features, and [splits, rows]."""
-        rows, device = self.left.shape[0], self.left.device
-        layout, values = self.passes.features, self.passes.values
-        tile = _tile_shape(layout, values, weights, features)
-        tiles = self.right.shape[0] // tile.columns
-        splits = _splits(rows // tile.rows, tiles, device)
-        per_split = -(-tiles // splits)
-        splits = -(-tiles // per_split)
-        first, last = _padded(ranges, rows, device)
-        shifts = torch.zeros(splits if again else 1, rows, device=device)
-        out_values = out_features = shifts
-        if again:
-            out_values, sums = again
-        else:
-            sums = shifts
-            if weights:
-                out_values = torch.empty(splits, rows, values.width, device=device)
-            if features:
-                out_features = torch.empty(splits, rows, layout.leading, device=device)
-        interpolation_pass[(rows // tile.rows, splits)](
-            self.left, self.left_values, self.right, self.right_values, first, last, sums,
-            out_features, out_values, shifts, row_count, tiles, per_split,
-            WIDTH=layout.width, OUT=layout.leading, VALUES=values.width,
-            FEATURES=features, WEIGHTS=weights, SPLIT=self.passes.parts > 1, ONLINE=bool(again),
-            ROWS=tile.rows, COLUMNS=tile.columns, EMULATED=tile.emulated, num_warps=tile.warps, num_stages=tile.stages,
-        )  # fmt: skip
-        return out_values, out_features, shifts
+    def _moved(self, sums: Tensor, side: int, ones: int, own: Tensor) -> Tensor:
+        """2 sum dlogits (other - own), where both terms have seen the same rounded dlogits."""
+        sums = _total(sums)[: len(own)]
+        total = sums[:, self.features.extra + ones, None]
+        others = self.features.numbers(sums, side)
+        return 2.0 / _SCALE * (others - self.features.numbers(own, 1 - side) * total)
 
 
-class _TileShape(NamedTuple):
+def _total(sums: Tensor) -> Tensor:
+    return sums[0] if len(sums) == 1 else sums.sum(dim=0)
+
+
+class _Sums(NamedTuple):
+    values: Tensor  # [splits, rows, columns]
+    features: Tensor  # [splits, rows, columns]
+    shifts: Tensor  # [splits, rows]
+
+
+class _Tiles(NamedTuple):
     rows: int
     columns: int
     warps: int
@@ -260,60 +130,67 @@ class _TileShape(NamedTuple):
     emulated: int = 0
 
 
-def _tile_shape(features: Layout, values: Layout, weights: bool, slopes: bool) -> _TileShape:
+class _Pass:
+    """Rows of one side against all of the other."""
+
+    def __init__(
+        self,
+        passes: Passes,
+        left: tuple[Tensor, Tensor],
+        right: tuple[Tensor, Tensor],
+        ranges: Ranges,
+    ) -> None:
+        self._features, self._values = passes.features, passes.values
+        self._left, self._right = left, right
+        self._ranges = ranges
+
+    def launch(
+        self, weights: bool = False, features: bool = False, again: Tensor | None = None
+    ) -> _Sums:
+        """Sums over the other side; `again` repeats what was lost in an earlier launch."""
+        rows, device = len(self._left[0]), self._left[0].device
+        tiles = _tile_shape(self._features, self._values, weights, features)
+        count = len(self._right[0]) // tiles.columns
+        share = -(-count // _splits(rows // tiles.rows, count, device))
+        splits = -(-count // share)
+        shifts = torch.zeros(splits, rows, device=device)
+        sums, totals = _Sums(shifts, shifts, shifts), shifts
+        if again is not None:
+            sums = sums._replace(values=again)
+            totals = again[:, :, self._values.extra].sum(dim=0)
+        elif weights:
+            empty = torch.empty(splits, rows, self._values.width, device=device)
+            sums = sums._replace(values=empty)
+        if features:
+            empty = torch.empty(splits, rows, self._features.leading, device=device)
+            sums = sums._replace(features=empty)
+        interpolation_pass[(rows // tiles.rows, splits)](
+            *self._left, *self._right, *self._ranges, totals, *sums,
+            len(self._ranges.first), count, share,
+            WIDTH=self._features.width, OUT=self._features.leading, VALUES=self._values.width,
+            FEATURES=features, WEIGHTS=weights, SPLIT=self._features.parts > 1,
+            ONLINE=again is not None, ROWS=tiles.rows, COLUMNS=tiles.columns,
+            EMULATED=tiles.emulated,
+            GROUP=32 if self._features.parts == 1 else 8, num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
+        return sums
+
+
+def _tile_shape(features: Layout, values: Layout, weights: bool, slopes: bool) -> _Tiles:
     wide = max(features.width, values.width)
     if wide <= 32 and not slopes:
-        return _TileShape(128, 128, 8, 3)
+        return _Tiles(128, 128, 8, 3)
     if wide <= 64:
-        return _TileShape(128, 64, 8, 3)
-    return _TileShape(64, 64, 4, 2)
+        return _Tiles(128, 64, 8, 3)
+    return _Tiles(64, 64, 4, 2)
 
 
 def _splits(blocks: int, tiles: int, device: torch.device) -> int:
-    """Shares of the columns, so that few rows still keep the whole GPU busy."""
-    if device.type != "cuda":
+    """Shares of the other side, so that few rows still keep the whole GPU busy."""
+    if device.type != "cuda":  # Triton's interpreter
         return min(2, tiles)
     wanted = 4 * torch.cuda.get_device_properties(device).multi_processor_count
     return max(1, min(wanted // blocks, tiles // 4))
-
-
-def _padded(ranges: Ranges | None, rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    first = torch.full((rows,), torch.iinfo(torch.int32).max, dtype=torch.int32, device=device)
-    last = torch.zeros(rows, dtype=torch.int32, device=device)
-    if ranges is not None:
-        count = ranges.first.shape[0]
-        some = ranges.first < ranges.last
-        first[:count] = torch.where(some, ranges.first, first[:count])
-        last[:count] = torch.where(some, ranges.last, 0)
-    return first, last
-
-
-class _Orders(NamedTuple):
-    """How queries and keys are put in the order of their episodes, and what each must not see."""
-
-    queries: Tensor
-    keys: Tensor
-    query_ranges: Ranges
-    key_ranges: Ranges
-
-    @classmethod
-    def of(cls, query_episodes: Tensor, key_episodes: Tensor) -> _Orders:
-        queries, query_order = query_episodes.sort(stable=True)
-        keys, key_order = key_episodes.sort(stable=True)
-        return cls(query_order, key_order, _own_range(queries, keys), _own_range(keys, queries))
-
-
-def _own_range(episodes: Tensor, others: Tensor) -> Ranges:
-    first = torch.searchsorted(others, episodes, out_int32=True)
-    return Ranges(first, torch.searchsorted(others, episodes, right=True, out_int32=True))
-
-
-def _ordered(rows: Tensor, order: Tensor | None) -> Tensor:
-    return rows if order is None else rows[order]
-
-
-def _restored(rows: Tensor, order: Tensor | None) -> Tensor:
-    return rows if order is None else torch.empty_like(rows).index_copy_(0, order, rows)
 
 
 class _Fused(torch.autograd.Function):
@@ -323,36 +200,33 @@ class _Fused(torch.autograd.Function):
         queries: Tensor,
         keys: Tensor,
         values: Tensor,
-        orders: _Orders | None,
+        orders: Orders,
         normalised: bool,
         parts: int,
     ) -> Tensor:
-        key_order = orders.keys if orders else None
-        passes = Passes(_ordered(keys, key_order), _ordered(values, key_order), normalised, parts)
-        queries = _ordered(queries, orders.queries if orders else None)
-        answer, shift = passes.forward(queries, orders.query_ranges if orders else None)
+        ctx.dtypes = queries.dtype, keys.dtype, values.dtype
+        passes = Passes(keys, values, orders.keys, normalised, parts)
+        answer, shift = passes.forward(queries, orders.queries, orders.query_ranges)
         ctx.save_for_backward(queries, answer, shift)
         ctx.passes, ctx.orders = passes, orders
-        ctx.dtypes = queries.dtype, keys.dtype, values.dtype
-        return _restored(answer, orders.queries if orders else None).to(values.dtype)
+        return _restored(answer, orders.queries, values.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        orders: _Orders | None = ctx.orders
-        query_order, key_order = (orders.queries, orders.keys) if orders else (None, None)
+        orders: Orders = ctx.orders
         found = ctx.passes.backward(
-            *ctx.saved_tensors,
-            _ordered(gradients[0], query_order),
-            (orders.query_ranges, orders.key_ranges) if orders else None,
-            ctx.needs_input_grad[:3],
+            *ctx.saved_tensors, gradients[0], orders, ctx.needs_input_grad[:3]
         )
+        places = (orders.queries, orders.keys, orders.keys)
         restored = (
-            None if of is None else _restored(of, order).to(dtype)
-            for of, order, dtype in zip(
-                found, (query_order, key_order, key_order), ctx.dtypes, strict=True
-            )
+            None if of is None else _restored(of, order, dtype)
+            for of, order, dtype in zip(found, places, ctx.dtypes, strict=True)
         )
         return (*restored, None, None, None)
+
+
+def _restored(rows: Tensor, order: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty_like(rows, dtype=dtype).index_copy_(0, order, rows.to(dtype))
 
 
 def fused_interpolation(
@@ -364,28 +238,45 @@ def fused_interpolation(
     normalised: bool = True,
 ) -> Tensor:
     """`imel.kernels.kernel_interpolation` for float32 and bfloat16 tensors on a GPU."""
-    orders = None
-    if query_episodes is not None and key_episodes is not None:
-        orders = _Orders.of(query_episodes, key_episodes)
-    answer: Tensor = _Fused.apply(  # type: ignore[no-untyped-call]
-        queries, keys, values, orders, normalised, _parts(keys.dtype)
-    )
-    return answer
+    if query_episodes is None or key_episodes is None:
+        orders = Orders.none(queries, keys)
+    else:
+        orders = Orders.of(query_episodes, key_episodes)
+    parts = _parts(keys.dtype)
+    answers: list[Tensor] = [
+        _Fused.apply(queries, keys, some, orders, normalised, parts)  # type: ignore[no-untyped-call]
+        for some in values.split(_values_at_once(parts), dim=1)
+    ]
+    return answers[0] if len(answers) == 1 else torch.cat(answers, dim=1)
+
+
+def fits(features: int, dtype: torch.dtype) -> bool:
+    """Whether features of so many dimensions go through the kernel."""
+    return Layout(features, _parts(dtype), extras=6).width <= _WIDEST_FEATURES
 
 
 def _parts(dtype: torch.dtype) -> int:
-    if dtype == torch.bfloat16:
-        return 1
-    return _PARTS[torch.get_float32_matmul_precision()]
+    return 1 if dtype == torch.bfloat16 else _PARTS[torch.get_float32_matmul_precision()]
+
+
+def _values_at_once(parts: int) -> int:
+    return (_WIDEST_VALUES - 3) // (1 if parts == 1 else 3)
 
 
 class FusedMemories:
     """Keys and values that many queries will meet: laid out once, averaged by the fused kernel."""
 
     def __init__(self, keys: Tensor, values: Tensor, normalised: bool = True) -> None:
-        self._passes = Passes(keys, values, normalised, _parts(keys.dtype))
+        parts, order = _parts(keys.dtype), torch.arange(len(keys), device=keys.device)
+        self._passes = [
+            Passes(keys, some, order, normalised, parts)
+            for some in values.split(_values_at_once(parts), dim=1)
+        ]
 
     def __call__(self, queries: Tensor) -> Tensor:
-        """sum_i w_i y_i for each query, without a gradient."""
+        """sum_i w_i y_i for each query, without a gradient."""  # [T, d_v]
+        order = torch.arange(len(queries), device=queries.device)
+        nothing = Ranges.none(len(queries), queries.device)
         with torch.no_grad():
-            return self._passes.forward(queries, None)[0].to(queries.dtype)
+            answers = [passes.forward(queries, order, nothing)[0] for passes in self._passes]
+        return torch.cat(answers, dim=1).to(queries.dtype)

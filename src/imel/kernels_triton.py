@@ -1,8 +1,8 @@
-"""The one GPU kernel behind kernel interpolation: forward and backward are passes of it.
+"""The GPU kernel behind kernel interpolation, of which forward and backward are passes.
 
-Called by `imel.kernels_cuda`, which lays the operands out so that a plain dot product of a left
-and a right row is already the shifted logit in base 2: the inner loop is two or four matrix
-products and one exp2, without bias, running maximum or row sums.
+Called by `imel.kernels_cuda`. Operands are laid out (`imel.kernels_layout`) so that a plain dot
+product of a left and a right row is already the shifted logit in base 2: the inner loop is two to
+four matrix products and one exp2, without bias, running maximum or row sums.
 """
 
 # ruff: noqa: D103, N803, PLR0913
@@ -63,6 +63,63 @@ def _exp2(x, EMULATED: tl.constexpr):
 
 
 @triton.jit
+def _bfloat16(x):
+    return x.to(tl.bfloat16).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["count"])
+def lay_out(
+    numbers, order, centre, given, out, count, scale, headroom, padding,
+    DIM: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, PAIRS: tl.constexpr,
+    LEADING: tl.constexpr, PARTS_OF_PAIRS: tl.constexpr, EXTRAS: tl.constexpr,
+    CARRIED: tl.constexpr, ONES: tl.constexpr, OF_DISTANCE: tl.constexpr, ROWS: tl.constexpr,
+):
+    """Rows of an operand, as `imel.kernels_layout.Layout` describes them.
+
+    Three extra columns from CARRIED on sum to a number: `headroom` less half the squared norm if
+    OF_DISTANCE, `-given` otherwise. Three from ONES on are ones. Negative places are not used.
+    """
+    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    columns = tl.arange(0, WIDTH)
+    known = rows < count
+    extra = columns - LEADING * DIM
+    is_extra = (extra >= 0) & (extra < EXTRAS)
+    at = tl.where(extra < 0, columns, columns - EXTRAS)
+    pair, place = at // DIM, at % DIM
+    holds = known[:, None] & ((pair < PAIRS) & (is_extra == 0))[None, :]
+    source = tl.load(order + rows, known, 0)
+    x = tl.load(numbers + source[:, None] * DIM + place[None, :], holds, 0.0).to(tl.float32)
+    x = tl.where(holds, scale * (x - tl.load(centre + place)[None, :]), 0.0)
+    high = _bfloat16(x)
+    middle, low = _bfloat16(x - high), _bfloat16(x - high - _bfloat16(x - high))
+    part = (PARTS_OF_PAIRS >> (2 * tl.minimum(pair, PAIRS - 1))) & 3
+    out_row = tl.where((part == 0)[None, :], high, tl.where((part == 1)[None, :], middle, low))
+    if CARRIED >= 0:
+        if OF_DISTANCE:
+            kept = high
+            if PARTS > 1:
+                kept += middle
+            if PARTS > 2:
+                kept += low
+            kept = tl.where((columns < DIM)[None, :], kept, 0.0)
+            number = headroom - 0.5 * tl.sum(kept * kept, axis=1)
+        else:
+            number = -tl.load(given + rows, known, 0.0)
+        first = _bfloat16(number)
+        second = _bfloat16(number - first)
+        third = _bfloat16(number - first - second)
+        first = tl.where(known, first, padding)
+        second, third = tl.where(known, second, 0.0), tl.where(known, third, 0.0)
+        out_row = tl.where((extra == CARRIED)[None, :], first[:, None], out_row)
+        out_row = tl.where((extra == CARRIED + 1)[None, :], second[:, None], out_row)
+        out_row = tl.where((extra == CARRIED + 2)[None, :], third[:, None], out_row)
+    if ONES >= 0:
+        one = known[:, None] & ((extra >= ONES) & (extra < ONES + 3))[None, :]
+        out_row = tl.where(one, 1.0, out_row)
+    tl.store(out + rows[:, None] * WIDTH + columns[None, :], out_row.to(tl.bfloat16))
+
+
+@triton.jit
 def _own(columns, first, last):
     # The keys of a query's own episode are one range, because both sides are sorted by episode
     return (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
@@ -113,13 +170,42 @@ def _tile(
     return to_features, to_values, shift
 
 
+@triton.jit
+def _sweep(
+    begin, end, skip_from, skip, left, left_values, right, right_values, first, last,
+    to_features, to_values, shift,
+    WIDTH: tl.constexpr, OUT: tl.constexpr, VALUES: tl.constexpr, FEATURES: tl.constexpr,
+    WEIGHTS: tl.constexpr, SPLIT: tl.constexpr, MASKED: tl.constexpr, ONLINE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EMULATED: tl.constexpr, GROUP: tl.constexpr,
+):
+    # The matrix units cut sums off where they should round them: over a million columns that
+    # would cost three digits, so what a group of tiles adds up to is added on outside of them
+    for group in range(begin, end, GROUP):
+        features, values = tl.zeros([ROWS, OUT], tl.float32), tl.zeros([ROWS, VALUES], tl.float32)
+        before = shift
+        for i in range(group, tl.minimum(group + GROUP, end)):
+            tile = tl.where(i < skip_from, i, i + skip)
+            features, values, shift = _tile(
+                tile * COLUMNS + tl.arange(0, COLUMNS), left, left_values, right, right_values,
+                first, last, features, values, shift,
+                WIDTH, OUT, VALUES, FEATURES, WEIGHTS, SPLIT, MASKED, ONLINE, EMULATED,
+            )
+        if ONLINE:
+            to_values *= tl.exp2(before - shift)[:, None]
+        if WEIGHTS:
+            to_values += values
+        if FEATURES:
+            to_features += features
+    return to_features, to_values, shift
+
+
 @triton.jit(do_not_specialize=["row_count", "column_tiles", "tiles_per_split"])
 def interpolation_pass(
-    left, left_values, right, right_values, firsts, lasts, sums, out_features, out_values, shifts,
+    left, left_values, right, right_values, firsts, lasts, sums, out_values, out_features, shifts,
     row_count, column_tiles, tiles_per_split,
     WIDTH: tl.constexpr, OUT: tl.constexpr, VALUES: tl.constexpr, FEATURES: tl.constexpr,
     WEIGHTS: tl.constexpr, SPLIT: tl.constexpr, ONLINE: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EMULATED: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, EMULATED: tl.constexpr, GROUP: tl.constexpr,
 ):
     """A block of rows against a share of the columns, each row's own episode left out.
 
@@ -128,37 +214,39 @@ def interpolation_pass(
     """
     block, split = tl.program_id(0), tl.program_id(1)
     rows = block * ROWS + tl.arange(0, ROWS)
+    known = rows < row_count
     if ONLINE:
         total = tl.load(sums + rows)
-        lost = (rows < row_count) & ~((total > 1e-18) & (total < 1e36))
+        lost = known & ~((total > 1e-18) & (total < 1e36))
         if tl.max(lost.to(tl.int32), axis=0) == 0:
             return
-    first, last = tl.load(firsts + rows), tl.load(lasts + rows)
+    first, last = tl.load(firsts + rows, known, 0), tl.load(lasts + rows, known, 0)
     start = split * tiles_per_split
     end = tl.minimum(start + tiles_per_split, column_tiles)
     # Tiles that hold some row's own episode; all others need no mask
-    high = tl.minimum(tl.maximum(tl.cdiv(tl.max(last, axis=0), COLUMNS), start), end)
-    low = tl.minimum(tl.maximum(tl.min(first, axis=0) // COLUMNS, start), high)
+    some = first < last
+    high = tl.cdiv(tl.max(tl.where(some, last, 0), axis=0), COLUMNS)
+    high = tl.minimum(tl.maximum(high, start), end)
+    low = tl.min(tl.where(some, first, column_tiles * COLUMNS), axis=0) // COLUMNS
+    low = tl.minimum(tl.maximum(low, start), high)
     long_rows = rows.to(tl.int64)[:, None]
     own = tl.load(left + long_rows * WIDTH + tl.arange(0, WIDTH)[None, :])
     own_values = tl.load(left_values + long_rows * VALUES + tl.arange(0, VALUES)[None, :])
     to_features = tl.zeros([ROWS, OUT], tl.float32)
     to_values = tl.zeros([ROWS, VALUES], tl.float32)
     shift = tl.full([ROWS], -1e30, tl.float32)
-    lanes = tl.arange(0, COLUMNS)
-    for i in range(start, end - (high - low)):
-        tile = tl.where(i < low, i, i + (high - low))
-        to_features, to_values, shift = _tile(
-            tile * COLUMNS + lanes, own, own_values, right, right_values, first, last,
-            to_features, to_values, shift,
-            WIDTH, OUT, VALUES, FEATURES, WEIGHTS, SPLIT, False, ONLINE, EMULATED,
-        )
-    for i in range(low, high):
-        to_features, to_values, shift = _tile(
-            i * COLUMNS + lanes, own, own_values, right, right_values, first, last,
-            to_features, to_values, shift,
-            WIDTH, OUT, VALUES, FEATURES, WEIGHTS, SPLIT, True, ONLINE, EMULATED,
-        )
+    to_features, to_values, shift = _sweep(
+        start, end - (high - low), low, high - low, own, own_values, right, right_values,
+        first, last, to_features, to_values, shift,
+        WIDTH, OUT, VALUES, FEATURES, WEIGHTS, SPLIT, False, ONLINE,
+        ROWS, COLUMNS, EMULATED, GROUP,
+    )
+    to_features, to_values, shift = _sweep(
+        low, high, high, 0, own, own_values, right, right_values,
+        first, last, to_features, to_values, shift,
+        WIDTH, OUT, VALUES, FEATURES, WEIGHTS, SPLIT, True, ONLINE,
+        ROWS, COLUMNS, EMULATED, GROUP,
+    )
     place = (split * tl.num_programs(0) * ROWS + rows).to(tl.int64)
     if WEIGHTS:
         tl.store(out_values + place[:, None] * VALUES + tl.arange(0, VALUES)[None, :], to_values)

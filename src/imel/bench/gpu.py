@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from imel.bench.gpu_check import check_kernel, check_runs, relative_error
 from imel.kernels_cuda import FusedMemories, fused_interpolation
 from imel.kernels_triton import interpolation_pass
 
@@ -26,6 +27,7 @@ _FEATURES, _VALUES, _EPISODE = 16, 16, 500
 _SIZES = (16384, 65536, 262144, 1048576)
 _SAMPLED = 128
 _EXPONENTIALS_PER_CLOCK = 16  # of one multiprocessor, by NVIDIA's tables for Ampere and Hopper
+_BASE_CLOCK = 1.755e9
 _PRECISIONS = ("bfloat16", "medium", "high", "highest")
 
 
@@ -39,8 +41,34 @@ class Figure:
     precision: str
     milliseconds: float
     floors: float
-    """Times the time of the exponentials alone."""
+    """Times what the exponentials alone take at the clock measured under load."""
+    floors_at_base: float
+    """The same at the clock of 1.755 GHz."""
     bits_repeat: bool | None = None
+
+    def __str__(self) -> str:
+        repeats = "" if self.bits_repeat is None else f"  bits repeat: {self.bits_repeat}"
+        return (
+            f"{self.what:33} {self.queries:>8} x {self.memories:<8} {self.precision:9}"
+            f"{self.milliseconds:9.3f} ms  {self.floors:6.2f} floors "
+            f"({self.floors_at_base:.2f} at 1.755 GHz){repeats}"
+        )
+
+
+class Clock(NamedTuple):
+    """What the special-function units can do."""
+
+    hertz: float
+    multiprocessors: int
+
+    def figure(
+        self, what: str, queries: int, memories: int, precision: str, time: float,
+        repeat: bool | None = None,
+    ) -> Figure:  # fmt: skip
+        """A time in milliseconds beside the time of its exponentials."""
+        cycles = queries * memories / (_EXPONENTIALS_PER_CLOCK * self.multiprocessors)
+        floors = [time * clock / (1e3 * cycles) for clock in (self.hertz, _BASE_CLOCK)]
+        return Figure(what, queries, memories, precision, time, floors[0], floors[1], repeat)
 
 
 class Problem(NamedTuple):
@@ -78,7 +106,7 @@ class Problem(NamedTuple):
 
 def errors(size: int, precision: str) -> dict[str, float]:
     """Relative errors of the answer and the gradients at sampled queries, against float64."""
-    exact = Problem.of(size, _dtype(precision))
+    exact = Problem.of(size, _chosen(precision))
     fused = exact.leaves()
     rows = torch.arange(0, size, max(1, size // _SAMPLED), device="cuda")
     answer = fused.answer()
@@ -96,19 +124,12 @@ def errors(size: int, precision: str) -> dict[str, float]:
         "d_keys": (fused.keys.grad, keys.grad),
         "d_values": (fused.values.grad, values.grad),
     }
-    return {name: _relative(found, exact) for name, (found, exact) in pairs.items()}
+    return {name: relative_error(*pair) for name, pair in pairs.items()}
 
 
-def _relative(found: Tensor | None, exact: Tensor | None) -> float:
-    assert found is not None
-    assert exact is not None
-    return float((found.double() - exact).norm() / exact.norm())
-
-
-def fit_figures(size: int, precision: str, floor: Callable[[int, int], float]) -> list[Figure]:
+def fit_figures(size: int, precision: str, clock: Clock) -> list[Figure]:
     """Times of the leave-one-episode-out pass over a whole memory."""
-    torch.set_float32_matmul_precision("highest" if precision == "bfloat16" else precision)
-    problem = Problem.of(size, _dtype(precision))
+    problem = Problem.of(size, _chosen(precision))
     leaves, gradient = problem.leaves(), torch.ones_like(problem.queries[:, :_VALUES])
 
     def both() -> tuple[Tensor | None, ...]:
@@ -122,18 +143,12 @@ def fit_figures(size: int, precision: str, floor: Callable[[int, int], float]) -
         pairs = zip(both(), both(), strict=True)
         repeat = all(a is not None and b is not None and torch.equal(a, b) for a, b in pairs)
     times = {"forward": milliseconds(problem.answer), "forward and backward": milliseconds(both)}
-    return [
-        Figure(what, size, size, precision, time, time / floor(size, size), repeat)
-        for what, time in times.items()
-    ]
+    return [clock.figure(what, size, size, precision, time, repeat) for what, time in times.items()]
 
 
-def acting_figures(
-    states: int, size: int, precision: str, floor: Callable[[int, int], float]
-) -> list[Figure]:
+def acting_figures(states: int, size: int, precision: str, clock: Clock) -> list[Figure]:
     """Times of answering some states from a memory whose operands are laid out once."""
-    torch.set_float32_matmul_precision("highest" if precision == "bfloat16" else precision)
-    problem = Problem.of(size, _dtype(precision))
+    problem = Problem.of(size, _chosen(precision))
     memories = FusedMemories(problem.keys, problem.values)
     queries = problem.queries[:states]
     bias = problem.keys.square().sum(dim=1)
@@ -147,17 +162,13 @@ def acting_figures(
     times = {"acting": milliseconds(lambda: memories(queries))}
     if states <= 128:
         times["acting, plain matmul and softmax"] = milliseconds(plain)
-    return [
-        Figure(what, states, size, precision, time, time / floor(states, size))
-        for what, time in times.items()
-    ]
+    return [clock.figure(what, states, size, precision, time) for what, time in times.items()]
 
 
-def milliseconds(work: Callable[[], object], repetitions: int = 3) -> float:
-    """Median time on the GPU, after one run to warm up."""
-    work()
-    times = []
-    for _ in range(repetitions):
+def milliseconds(work: Callable[[], object]) -> float:
+    """Median time on the GPU over three runs, or over more where they are short."""
+    times: list[float] = []
+    while len(times) < 3 or (len(times) < 20 and sum(times) < 100.0):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         work()
@@ -167,20 +178,23 @@ def milliseconds(work: Callable[[], object], repetitions: int = 3) -> float:
     return statistics.median(times)
 
 
-def _dtype(precision: str) -> torch.dtype:
-    return torch.bfloat16 if precision == "bfloat16" else torch.float32
+def _chosen(precision: str) -> torch.dtype:
+    if precision == "bfloat16":
+        return torch.bfloat16
+    torch.set_float32_matmul_precision(precision)
+    return torch.float32
 
 
-def clock_under_load() -> float:
-    """The multiprocessors' clock in Hz while the kernel runs."""
+def clock_under_load() -> Clock:
+    """The multiprocessors' clock while the kernel runs."""
     problem = Problem.of(_SIZES[2], torch.bfloat16)
-    problem.answer()
     for _ in range(20):
         problem.answer()
     query = ["nvidia-smi", "--query-gpu=clocks.sm", "--format=csv,noheader,nounits"]
     seen = subprocess.run(query, capture_output=True, text=True, check=True).stdout
     torch.cuda.synchronize()
-    return 1e6 * float(seen.split()[0])
+    count = torch.cuda.get_device_properties(0).multi_processor_count
+    return Clock(1e6 * float(seen.split()[0]), count)
 
 
 def compiled_variants() -> int:
@@ -188,60 +202,34 @@ def compiled_variants() -> int:
     return sum(len(caches[0]) for caches in interpolation_pass.device_caches.values())
 
 
-def measure(quick: bool) -> dict[str, object]:
+def measure(sizes: tuple[int, ...]) -> dict[str, object]:
     """All figures, printed as they come."""
-    properties = torch.cuda.get_device_properties(0)
-    clock = clock_under_load()
-
-    def floor(queries: int, memories: int) -> float:
-        rate = _EXPONENTIALS_PER_CLOCK * properties.multi_processor_count * clock
-        return 1e3 * queries * memories / rate
-
-    print(f"{properties.name}, {properties.multi_processor_count} SMs at {clock / 1e9:.3f} GHz")
-    sizes = _SIZES[:2] if quick else _SIZES
+    name, clock = torch.cuda.get_device_name(), clock_under_load()
+    print(f"{name}, {clock.multiprocessors} multiprocessors at {clock.hertz / 1e9:.3f} GHz")
     found: dict[str, dict[str, float]] = {}
     figures: list[Figure] = []
     compiled: dict[str, list[int]] = {}
     for precision in _PRECISIONS:
         for size in (4096, sizes[-1]):
-            torch.set_float32_matmul_precision("highest" if precision == "bfloat16" else precision)
-            found[f"{precision} {size}"] = errors(size, precision)
-            print(
-                f"errors {precision} {size}:",
-                {k: f"{v:.1e}" for k, v in found[f"{precision} {size}"].items()},
-                flush=True,
-            )
+            these = found[f"{precision} {size}"] = errors(size, precision)
+            print(f"errors {precision} {size}:", {k: f"{v:.1e}" for k, v in these.items()})
         if precision == "medium":  # the kernel of bfloat16, fed from float32
             continue
-        counts = [compiled_variants()]
-        for size in sizes:
-            rows = fit_figures(size, precision, floor)
-            figures += rows
-            for row in rows:
-                _print(row)
+        before = compiled_variants()
+        rows = [row for size in sizes for row in fit_figures(size, precision, clock)]
         for states in (64, 1024):
-            rows = acting_figures(states, sizes[-1], precision, floor)
-            figures += rows
-            for row in rows:
-                _print(row)
-        compiled[precision] = [*counts, compiled_variants()]
+            rows += acting_figures(states, sizes[-1], precision, clock)
+        print(*rows, sep="\n", flush=True)
+        figures += rows
+        compiled[precision] = [before, compiled_variants()]
     return {
-        "device": properties.name,
-        "clock_hz": clock,
+        "device": name,
+        "clock_hz": clock.hertz,
         "torch": torch.__version__,
         "errors": found,
         "figures": [asdict(figure) for figure in figures],
-        "compiled_variants": compiled,
+        "compiled_variants_before_and_after_all_sizes": compiled,
     }
-
-
-def _print(row: Figure) -> None:
-    print(
-        f"{row.what:34} {row.queries:>8} x {row.memories:<8} {row.precision:9} "
-        f"{row.milliseconds:9.3f} ms {row.floors:6.2f} floors"
-        + ("" if row.bits_repeat is None else f"  bits repeat: {row.bits_repeat}"),
-        flush=True,
-    )
 
 
 def main() -> None:
@@ -249,10 +237,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m imel.bench.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, help="where the figures go, as JSON")
     parser.add_argument("--quick", action="store_true", help="up to 65,536 memories only")
+    parser.add_argument("--check", action="store_true", help="check answers instead of timing them")
     arguments = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("there is no CUDA device here")
-    figures = measure(arguments.quick)
+    if arguments.check:
+        check_kernel()
+        check_runs(total_timesteps=5_000)
+        return
+    figures = measure(_SIZES[:2] if arguments.quick else _SIZES)
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(figures, indent=2) + "\n")
 
