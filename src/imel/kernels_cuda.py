@@ -15,13 +15,14 @@ is the logarithm of the sum and the weights are made anew. float32 numbers are a
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from imel.kernels_launch import Pass
 from imel.kernels_layout import FAR, LEFT, RIGHT, Carried, Layout, Orders, Ranges, rounded
-from imel.kernels_triton import interpolation_pass
 
 _SCALE = math.sqrt(2.0 * math.log2(math.e))
 _HEADROOM = 64.0
@@ -36,9 +37,10 @@ class Passes:
     def __init__(
         self, keys: Tensor, values: Tensor, order: Tensor, normalised: bool, parts: int
     ) -> None:
-        self.normalised = normalised
-        self.features = Layout(keys.shape[1], parts, extras=6)
-        self.values = Layout(values.shape[1], min(parts, 2), extras=3)
+        self._normalised = normalised
+        self._features = Layout(keys.shape[1], parts, extras=6)
+        self._values = Layout(values.shape[1], min(parts, 2), extras=3)
+        self._layouts = (self._features, self._values)
         # Distances and averages do not depend on the origin; near the centre no bits are wasted
         self._centre = keys.float().mean(dim=0)
         self._value_centre: Tensor | None = None
@@ -46,24 +48,24 @@ class Passes:
             self._value_centre = values.float().mean(dim=0)
         self._count, carried = len(keys), Carried(0, beyond=FAR)
         self._memories = (
-            self.features.rows(keys, RIGHT, order, 3, carried, self._centre, _SCALE),
-            self.values.rows(values, RIGHT, order, 0, centre=self._value_centre),
+            self._features.rows(keys, RIGHT, order, 3, carried, self._centre, _SCALE),
+            self._values.rows(values, RIGHT, order, 0, centre=self._value_centre),
         )
 
     def forward(self, queries: Tensor, order: Tensor, ranges: Ranges) -> tuple[Tensor, Tensor]:
         """The answers [T, d_v] in order, and the shifts [T] with which the weights sum to one."""
-        headroom = _HEADROOM if self.normalised else 0.0
+        headroom = _HEADROOM if self._normalised else 0.0
         rows = self._query_rows(queries, order, Carried(3, headroom=headroom, beyond=FAR))
-        shift = -self.features.carried(rows[: len(order)], 3)
-        run = _Pass(self, (rows, self._memories[1]), self._memories, ranges)
+        shift = -self._features.carried(rows[: len(order)], 3)
+        run = Pass(self._layouts, (rows, self._memories[1]), self._memories, ranges)
         sums = run.launch(weights=True)
-        if not self.normalised:
-            return self.values.numbers(_total(sums.values), RIGHT)[: len(order)], shift
+        if not self._normalised:
+            return self._values.numbers(_total(sums.values), RIGHT)[: len(order)], shift
         sums = run.launch(weights=True, again=sums.values)
         top = sums.shifts.amax(dim=0)
         total = _total(sums.values * torch.exp2(sums.shifts - top)[:, :, None])[: len(order)]
-        normaliser = total[:, self.values.extra, None]
-        answer = self.values.numbers(total, RIGHT) / normaliser
+        normaliser = total[:, self._values.extra, None]
+        answer = self._values.numbers(total, RIGHT) / normaliser
         if self._value_centre is not None:
             answer += self._value_centre
         return answer, shift + top[: len(order)] + normaliser[:, 0].log2()
@@ -82,115 +84,40 @@ class Passes:
         targets = (query_rows, self._gradient_rows(gradient, orders.queries, answer))
         found: list[Tensor | None] = [None, None, None]
         if wants[0]:
-            sums = _Pass(self, targets, self._memories, orders.query_ranges).launch(features=True)
+            sums = Pass(self._layouts, targets, self._memories, orders.query_ranges).launch(
+                features=True
+            )
             found[0] = self._moved(sums.features, RIGHT, 3, query_rows[: len(queries)])
         if wants[1] or wants[2]:
-            run = _Pass(self, self._memories, targets, orders.key_ranges)
+            run = Pass(self._layouts, self._memories, targets, orders.key_ranges)
             sums = run.launch(weights=wants[2], features=wants[1])
             if wants[1]:
                 found[1] = self._moved(sums.features, LEFT, 0, self._memories[0][: self._count])
             if wants[2]:
-                found[2] = self.values.numbers(_total(sums.values), LEFT)[: self._count]
+                found[2] = self._values.numbers(_total(sums.values), LEFT)[: self._count]
         return found
 
     def _query_rows(self, queries: Tensor, order: Tensor, carried: Carried) -> Tensor:
-        return self.features.rows(queries, LEFT, order, 0, carried, self._centre, _SCALE)
+        return self._features.rows(queries, LEFT, order, 0, carried, self._centre, _SCALE)
 
     def _gradient_rows(self, gradient: Tensor, order: Tensor, answer: Tensor) -> Tensor:
         offset = None
-        if self.normalised:
+        if self._normalised:
             centred = answer if self._value_centre is None else answer - self._value_centre
-            seen = rounded(gradient[order], self.values.parts)
+            seen = rounded(gradient[order], self._values.parts)
             offset = Carried(0, (centred * seen).sum(dim=1))  # g.y
-        return self.values.rows(gradient, LEFT, order, -1, offset)
+        return self._values.rows(gradient, LEFT, order, -1, offset)
 
     def _moved(self, sums: Tensor, side: int, ones: int, own: Tensor) -> Tensor:
         """2 sum dlogits (other - own), where both terms have seen the same rounded dlogits."""
         sums = _total(sums)[: len(own)]
-        total = sums[:, self.features.extra + ones, None]
-        others = self.features.numbers(sums, side)
-        return 2.0 / _SCALE * (others - self.features.numbers(own, 1 - side) * total)
+        total = sums[:, self._features.extra + ones, None]
+        others = self._features.numbers(sums, side)
+        return 2.0 / _SCALE * (others - self._features.numbers(own, 1 - side) * total)
 
 
 def _total(sums: Tensor) -> Tensor:
     return sums[0] if len(sums) == 1 else sums.sum(dim=0)
-
-
-class _Sums(NamedTuple):
-    values: Tensor  # [splits, rows, columns]
-    features: Tensor  # [splits, rows, columns]
-    shifts: Tensor  # [splits, rows]
-
-
-class _Tiles(NamedTuple):
-    rows: int
-    columns: int
-    warps: int
-    stages: int
-    emulated: int = 0
-
-
-class _Pass:
-    """Rows of one side against all of the other."""
-
-    def __init__(
-        self,
-        passes: Passes,
-        left: tuple[Tensor, Tensor],
-        right: tuple[Tensor, Tensor],
-        ranges: Ranges,
-    ) -> None:
-        self._features, self._values = passes.features, passes.values
-        self._left, self._right = left, right
-        self._ranges = ranges
-
-    def launch(
-        self, weights: bool = False, features: bool = False, again: Tensor | None = None
-    ) -> _Sums:
-        """Sums over the other side; `again` repeats what was lost in an earlier launch."""
-        rows, device = len(self._left[0]), self._left[0].device
-        tiles = _tile_shape(self._features, self._values, weights, features)
-        count = len(self._right[0]) // tiles.columns
-        share = -(-count // _splits(rows // tiles.rows, count, device))
-        splits = -(-count // share)
-        shifts = torch.zeros(splits, rows, device=device)
-        sums, totals = _Sums(shifts, shifts, shifts), shifts
-        if again is not None:
-            sums = sums._replace(values=again)
-            totals = again[:, :, self._values.extra].sum(dim=0)
-        elif weights:
-            empty = torch.empty(splits, rows, self._values.width, device=device)
-            sums = sums._replace(values=empty)
-        if features:
-            empty = torch.empty(splits, rows, self._features.leading, device=device)
-            sums = sums._replace(features=empty)
-        interpolation_pass[(rows // tiles.rows, splits)](
-            *self._left, *self._right, *self._ranges, totals, *sums,
-            len(self._ranges.first), count, share,
-            WIDTH=self._features.width, OUT=self._features.leading, VALUES=self._values.width,
-            FEATURES=features, WEIGHTS=weights, SPLIT=self._features.parts > 1,
-            ONLINE=again is not None, ROWS=tiles.rows, COLUMNS=tiles.columns,
-            EMULATED=tiles.emulated,
-            GROUP=32 if self._features.parts == 1 else 8, num_warps=tiles.warps, num_stages=tiles.stages,
-        )  # fmt: skip
-        return sums
-
-
-def _tile_shape(features: Layout, values: Layout, weights: bool, slopes: bool) -> _Tiles:
-    wide = max(features.width, values.width)
-    if wide <= 32 and not slopes:
-        return _Tiles(128, 128, 8, 3)
-    if wide <= 64:
-        return _Tiles(128, 64, 8, 3)
-    return _Tiles(64, 64, 4, 2)
-
-
-def _splits(blocks: int, tiles: int, device: torch.device) -> int:
-    """Shares of the other side, so that few rows still keep the whole GPU busy."""
-    if device.type != "cuda":  # Triton's interpreter
-        return min(2, tiles)
-    wanted = 4 * torch.cuda.get_device_properties(device).multi_processor_count
-    return max(1, min(wanted // blocks, tiles // 4))
 
 
 class _Fused(torch.autograd.Function):
@@ -212,6 +139,7 @@ class _Fused(torch.autograd.Function):
         return _restored(answer, orders.queries, values.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         orders: Orders = ctx.orders
         found = ctx.passes.backward(
@@ -238,6 +166,8 @@ def fused_interpolation(
     normalised: bool = True,
 ) -> Tensor:
     """`imel.kernels.kernel_interpolation` for float32 and bfloat16 tensors on a GPU."""
+    if not len(queries):
+        return values.new_empty(0, values.shape[1])
     if query_episodes is None or key_episodes is None:
         orders = Orders.none(queries, keys)
     else:
@@ -245,7 +175,7 @@ def fused_interpolation(
     parts = _parts(keys.dtype)
     answers: list[Tensor] = [
         _Fused.apply(queries, keys, some, orders, normalised, parts)  # type: ignore[no-untyped-call]
-        for some in values.split(_values_at_once(parts), dim=1)
+        for some in torch.split(values, _values_at_once(parts), dim=1)
     ]
     return answers[0] if len(answers) == 1 else torch.cat(answers, dim=1)
 
@@ -270,7 +200,7 @@ class FusedMemories:
         parts, order = _parts(keys.dtype), torch.arange(len(keys), device=keys.device)
         self._passes = [
             Passes(keys, some, order, normalised, parts)
-            for some in values.split(_values_at_once(parts), dim=1)
+            for some in torch.split(values, _values_at_once(parts), dim=1)
         ]
 
     def __call__(self, queries: Tensor) -> Tensor:

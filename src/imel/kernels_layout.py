@@ -94,10 +94,11 @@ class Layout:
         """sum_i w_i x_i, from the products of weights with the operand of a side."""
         pairs = _PAIRS[self.parts][: _LEADING_PAIRS[self.parts]]
         parts = [pair[side] for pair in pairs]
-        blocks = products[:, : self.extra].float().split(self.dim, dim=1)
-        return sum(
-            (blocks[parts.index(part)] for part in range(1, max(parts) + 1)), start=blocks[0]
-        )
+        total = products[:, : self.dim].float()
+        for part in range(1, max(parts) + 1):
+            start = parts.index(part) * self.dim
+            total = total + products[:, start : start + self.dim].float()
+        return total
 
 
 class Carried(NamedTuple):

@@ -5,7 +5,6 @@ product of a left and a right row is already the shifted logit in base 2: the in
 four matrix products and one exp2, without bias, running maximum or row sums.
 """
 
-# ruff: noqa: D103, N803, PLR0913
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,misc"
 
 from __future__ import annotations
@@ -54,12 +53,13 @@ _REGISTERS = tl.constexpr("=f,=f,=f,=f,f,f,f,f")
 
 @triton.jit
 def _exp2(x, EMULATED: tl.constexpr):
-    if EMULATED == 0:
-        return tl.exp2(x)
+    if EMULATED == 2:
+        y = tl.inline_asm_elementwise(_HALF, _REGISTERS, [x], tl.float32, True, 4)
     elif EMULATED == 1:
-        return tl.inline_asm_elementwise(_QUARTER, _REGISTERS, [x], tl.float32, True, 4)
+        y = tl.inline_asm_elementwise(_QUARTER, _REGISTERS, [x], tl.float32, True, 4)
     else:
-        return tl.inline_asm_elementwise(_HALF, _REGISTERS, [x], tl.float32, True, 4)
+        y = tl.exp2(x)
+    return y
 
 
 @triton.jit
@@ -84,7 +84,7 @@ def lay_out(
     known = rows < count
     extra = columns - LEADING * DIM
     is_extra = (extra >= 0) & (extra < EXTRAS)
-    at = tl.where(extra < 0, columns, columns - EXTRAS)
+    at = tl.maximum(tl.where(extra < 0, columns, columns - EXTRAS), 0)
     pair, place = at // DIM, at % DIM
     holds = known[:, None] & ((pair < PAIRS) & (is_extra == 0))[None, :]
     source = tl.load(order + rows, known, 0)
@@ -132,8 +132,7 @@ def _accumulate(weights, right, total, SPLIT: tl.constexpr):
         high = (weights.to(tl.int32, bitcast=True) & -65536).to(tl.float32, bitcast=True)
         total = tl.dot((weights - high).to(tl.bfloat16), right, total)
         weights = high
-    total = tl.dot(weights.to(tl.bfloat16), right, total)
-    return total
+    return tl.dot(weights.to(tl.bfloat16), right, total)
 
 
 @triton.jit

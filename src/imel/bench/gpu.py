@@ -88,14 +88,13 @@ class Problem(NamedTuple):
         values = torch.randn(size, _VALUES, device="cuda", generator=draw)
         episodes = torch.arange(size, device="cuda") // _EPISODE
         order = torch.randperm(size, device="cuda", generator=draw)
-        return cls(
-            *(column[order].to(dtype) for column in (queries, keys, values)), episodes[order]
-        )
+        queries, keys, values = (x[order].to(dtype) for x in (queries, keys, values))
+        return cls(queries, keys, values, episodes[order])
 
     def leaves(self) -> Problem:
         """The same, asking for gradients."""
-        features = [x.clone().requires_grad_() for x in self[:3]]
-        return Problem(*features, self.episodes)
+        queries, keys, values = (x.clone().requires_grad_() for x in self[:3])
+        return Problem(queries, keys, values, self.episodes)
 
     def answer(self) -> Tensor:
         """The fused answer."""
@@ -112,12 +111,12 @@ def errors(size: int, precision: str) -> dict[str, float]:
     answer = fused.answer()
     gradient = torch.zeros_like(answer)
     gradient[rows] = torch.randn(len(rows), _VALUES, device="cuda").to(answer.dtype)
-    answer.backward(gradient)  # type: ignore[no-untyped-call]
+    torch.autograd.backward(answer, gradient)
     queries, keys, values = (x.double().requires_grad_() for x in exact[:3])
     logits = 2.0 * queries[rows] @ keys.T - keys.square().sum(dim=1)
     own = exact.episodes[rows, None] == exact.episodes
     reference = logits.masked_fill(own, -torch.inf).softmax(dim=1) @ values
-    reference.backward(gradient[rows].double())
+    torch.autograd.backward(reference, gradient[rows].double())
     pairs = {
         "answer": (answer[rows], reference),
         "d_queries": (fused.queries.grad, queries.grad),
@@ -135,7 +134,7 @@ def fit_figures(size: int, precision: str, clock: Clock) -> list[Figure]:
     def both() -> tuple[Tensor | None, ...]:
         for leaf in leaves[:3]:
             leaf.grad = None
-        leaves.answer().backward(gradient)  # type: ignore[no-untyped-call]
+        torch.autograd.backward(leaves.answer(), gradient)
         return tuple(leaf.grad for leaf in leaves[:3])
 
     repeat = None
@@ -169,7 +168,10 @@ def milliseconds(work: Callable[[], object]) -> float:
     """Median time on the GPU over three runs, or over more where they are short."""
     times: list[float] = []
     while len(times) < 3 or (len(times) < 20 and sum(times) < 100.0):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = (
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        )
         start.record()
         work()
         end.record()

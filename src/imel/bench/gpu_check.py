@@ -10,6 +10,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,24 @@ from imel.kernels_cuda import FusedMemories, fused_interpolation
 
 TOLERANCES = {"medium": 2e-2, "high": 1e-4, "highest": 5e-5}
 """Relative errors of answers and gradients that float32 numbers may have, by matmul precision."""
+
+_STATES = np.random.default_rng(0).uniform(-1.0, 1.0, (64, 3)).astype(np.float32)
+"""Observations of the pendulum."""
+
+
+class Inputs(NamedTuple):
+    """The arguments of an interpolation."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    query_episodes: Tensor | None
+    key_episodes: Tensor | None
+
+    def leaves(self, dtype: torch.dtype) -> Inputs:
+        """The same in another precision, asking for gradients."""
+        numbers = [x.detach().to(dtype).clone().requires_grad_() for x in self[:3]]
+        return self._replace(queries=numbers[0], keys=numbers[1], values=numbers[2])
 
 
 @dataclass(frozen=True)
@@ -36,8 +55,8 @@ class Case:
     far: float = 0.0
     """How far away from all keys the first queries are."""
 
-    def inputs(self, device: str) -> tuple[list[Tensor], list[Tensor]]:
-        """Queries, keys and values; the episodes of queries and keys, ragged and out of order."""
+    def inputs(self, device: str) -> Inputs:
+        """Queries and keys of ragged episodes, out of order."""
         draw = torch.Generator().manual_seed(self.keys)
         queries, keys = (
             0.7 * torch.randn(count, self.features, generator=draw)
@@ -50,8 +69,8 @@ class Case:
             torch.randint(0, most, (count,), generator=draw).square()
             for most, count in ((9, self.queries), (7, self.keys))
         ]
-        numbers = [tensor.to(device) for tensor in (queries, keys, values)]
-        return numbers, [ids.to(device) for ids in episodes] if self.masked else []
+        own = [ids.to(device) if self.masked else None for ids in episodes]
+        return Inputs(queries.to(device), keys.to(device), values.to(device), own[0], own[1])
 
 
 CASES = (
@@ -66,28 +85,27 @@ CASES = (
 
 def errors(case: Case, device: str) -> dict[str, float]:
     """Relative errors of the answer and the gradients against float64."""
-    numbers, episodes = case.inputs(device)
-    single, double = (
-        [x.to(dtype).clone().requires_grad_() for x in numbers]
-        for dtype in (torch.float32, torch.float64)
-    )
-    answer = fused_interpolation(*single, *(episodes or (None, None)), case.normalised)
-    exact = _plain(*double, episodes, case.normalised)
+    single, double = (case.inputs(device).leaves(dtype) for dtype in (torch.float32, torch.float64))
+    answer = fused_interpolation(*single, normalised=case.normalised)
+    exact = plain_interpolation(double, case.normalised)
     gradient = torch.randn_like(answer)
-    answer.backward(gradient)  # type: ignore[no-untyped-call]
-    exact.backward(gradient.double())
-    pairs = [(answer, exact), *((a.grad, b.grad) for a, b in zip(single, double, strict=True))]
-    names = ("answer", "d_queries", "d_keys", "d_values")
-    return {name: relative_error(*pair) for name, pair in zip(names, pairs, strict=True)}
+    torch.autograd.backward(answer, gradient)
+    torch.autograd.backward(exact, gradient.double())
+    return {
+        "answer": relative_error(answer, exact),
+        "d_queries": relative_error(single.queries.grad, double.queries.grad),
+        "d_keys": relative_error(single.keys.grad, double.keys.grad),
+        "d_values": relative_error(single.values.grad, double.values.grad),
+    }
 
 
-def _plain(
-    queries: Tensor, keys: Tensor, values: Tensor, episodes: list[Tensor], normalised: bool
-) -> Tensor:
-    logits = -(queries[:, None] - keys[None]).square().sum(dim=2)
-    if episodes:
-        logits = logits.masked_fill(episodes[0][:, None] == episodes[1], -torch.inf)
-    return (logits.softmax(dim=1) if normalised else logits.exp()) @ values
+def plain_interpolation(of: Inputs, normalised: bool) -> Tensor:
+    """What the kernel is to compute, as one would first write it."""
+    logits = -(of.queries[:, None] - of.keys[None]).square().sum(dim=2)
+    if of.query_episodes is not None and of.key_episodes is not None:
+        own = of.query_episodes[:, None] == of.key_episodes
+        logits = logits.masked_fill(own, -torch.inf)
+    return (logits.softmax(dim=1) if normalised else logits.exp()) @ of.values
 
 
 def relative_error(found: Tensor | None, exact: Tensor | None) -> float:
@@ -109,11 +127,12 @@ def check_kernel() -> None:
             allowed = tolerance if not case.far else 100.0 * tolerance
             assert max(found.values()) < allowed, "the kernel is less exact than it should be"
     torch.set_float32_matmul_precision(before)
-    (queries, keys, values), episodes = CASES[1].inputs("cuda")
-    fused = fused_interpolation(queries, keys, values, *episodes)
-    assert torch.equal(kernel_interpolation(queries, keys, values, *episodes), fused)
-    plain = kernel_interpolation(queries.double(), keys.double(), values.double())
-    assert relative_error(FusedMemories(keys, values)(queries), plain) < TOLERANCES["highest"]
+    of = CASES[1].inputs("cuda")
+    assert torch.equal(kernel_interpolation(*of), fused_interpolation(*of))
+    free = of._replace(query_episodes=None, key_episodes=None)
+    plain = plain_interpolation(free.leaves(torch.float64), normalised=True)
+    answer = FusedMemories(of.keys, of.values)(of.queries)
+    assert relative_error(answer, plain) < TOLERANCES["highest"]
 
 
 def check_runs(total_timesteps: int) -> None:
@@ -124,12 +143,11 @@ def check_runs(total_timesteps: int) -> None:
             model = IMeL("MkiPolicy", "Pendulum-v1", preset=preset, seed=0, device=device)
             start = time.perf_counter()
             model.learn(model.settings.batch_size)
-            states = model.observation_space.low + np.random.default_rng(0).random((64, 3)) * 2.0
-            first[device] = model.predict(states.astype(np.float32), deterministic=True)[0]
+            first[device] = model.predict(_STATES, deterministic=True)[0]
             model.learn(total_timesteps, reset_num_timesteps=False)
             seconds[device] = time.perf_counter() - start
             last[device] = float(np.mean([episode["r"] for episode in model.ep_info_buffer or ()]))
-            _check_file(model, states.astype(np.float32), device)
+            _check_file(model, device)
         difference = float(np.abs(first["cpu"] - first["cuda"]).max())
         print(
             f"{preset or 'plain':8} after one iteration actions differ by {difference:.1e}; "
@@ -139,10 +157,10 @@ def check_runs(total_timesteps: int) -> None:
         assert difference < 0.02, "the GPU's run is not the CPU's"
 
 
-def _check_file(model: IMeL, states: np.ndarray, device: str) -> None:
+def _check_file(model: IMeL, device: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.imel"
         model.save(path)
         again = IMeL.load(path, device=device)
-    actions, loaded = (some.predict(states, deterministic=True)[0] for some in (model, again))
+    actions, loaded = (some.predict(_STATES, deterministic=True)[0] for some in (model, again))
     assert np.array_equal(actions, loaded), "a saved model acts differently"
