@@ -22,7 +22,8 @@ from imel.bench.gpu_check import (
 )
 from imel.kernels_cuda import FusedMemories, fits, fused_interpolation
 from imel.kernels_launch import Tiles, tile_shape
-from imel.kernels_layout import PADDING, Layout
+from imel.kernels_layout import FAR as FAR_AWAY
+from imel.kernels_layout import LEFT, PADDING, RIGHT, Carried, Layout
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -140,17 +141,49 @@ def test_second_derivatives_are_refused() -> None:
 
 def test_features_too_wide_for_the_kernel_are_known() -> None:
     torch.set_float32_matmul_precision("highest")
-    assert fits(41, torch.float32)
-    assert not fits(42, torch.float32)
-    assert fits(250, torch.bfloat16)
-    assert not fits(251, torch.bfloat16)
+    assert fits(32, torch.float32)
+    assert not fits(33, torch.float32)
+    assert fits(128, torch.bfloat16)
+    assert not fits(129, torch.bfloat16)
+
+
+# Left and right part of each product, by the number of parts of a number
+PRODUCTS = {1: ["00"], 2: ["00", "01", "10"], 3: ["00", "11", "01", "10", "02", "20"]}
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+@pytest.mark.parametrize("dim", [1, 3, 8, 11])
+def test_every_part_of_every_number_is_where_its_product_needs_it(dim: int, parts: int) -> None:
+    layout = Layout(dim, parts, extras=6)
+    numbers, centre = torch.randn(100, dim).to(DEVICE), torch.randn(dim).to(DEVICE)
+    order = torch.randperm(100).to(DEVICE)
+    for side in (LEFT, RIGHT):
+        rows = layout.rows(numbers, side, order, 0, Carried(3, beyond=FAR_AWAY), centre, 2.0)
+        rest, pieces = 2.0 * (numbers[order] - centre), []
+        for _ in range(parts):
+            pieces.append(rest.bfloat16())
+            rest = rest - pieces[-1].float()
+        kept = sum((piece.double() for piece in pieces), start=torch.zeros(100, dim).to(DEVICE))
+        carried = layout.carried(rows, 3)
+        torch.testing.assert_close(carried[:100], -0.5 * kept.square().sum(dim=1).float())
+        assert (carried[100:] < -9e29).all()
+        extra = rows[:, layout.extra : layout.extra + 6]
+        assert (extra[:100, :3] == 1).all()
+        assert (extra[100:, :3] == 0).all()
+        parts_alone = torch.cat([rows[:, : layout.extra], rows[:, layout.extra + 6 :]], dim=1)
+        assert (parts_alone[100:] == 0).all()
+        for place, product in enumerate(PRODUCTS[parts]):
+            columns = parts_alone[:100, place * layout.stride :][:, : layout.stride]
+            assert torch.equal(columns[:, :dim], pieces[int(product[side])])
+            assert (columns[:, dim:] == 0).all()
+        assert (parts_alone[:, len(PRODUCTS[parts]) * layout.stride :] == 0).all()
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
 @pytest.mark.parametrize("sums", [(True, False), (False, True), (True, True)])
 def test_tiles_fill_the_padded_rows(parts: int, sums: tuple[bool, bool]) -> None:
-    for dim in (1, 8, 16, 41, 83):
-        features, values = Layout(dim, parts, extras=6), Layout(dim // 2 + 1, min(parts, 2), 3)
+    for dim in (1, 8, 16, 32):
+        features, values = Layout(dim, parts, extras=6), Layout(dim, min(parts, 2), extras=3)
         tiles = tile_shape(features, values, *sums)
         assert PADDING % tiles.rows == 0
         assert PADDING % tiles.columns == 0

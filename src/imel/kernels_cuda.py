@@ -190,7 +190,7 @@ def _parts(dtype: torch.dtype) -> int:
 
 
 def _values_at_once(parts: int) -> int:
-    return (_WIDEST_VALUES - 3) // (1 if parts == 1 else 3)
+    return max(dim for dim in (32, 64) if Layout(dim, min(parts, 2), 3).width <= _WIDEST_VALUES)
 
 
 class FusedMemories:

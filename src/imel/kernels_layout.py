@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from imel.kernels_triton import lay_out
 
@@ -40,19 +41,28 @@ class Layout:
     extras: int
 
     @property
+    def stride(self) -> int:
+        """Columns of one part, a power of two.
+
+        A column's place in its part is then a matter of bits. Division by three becomes packed
+        16-bit additions, of which the assembler that comes with Triton 3.6 loses a constant.
+        """
+        return _power_of_two(self.dim, least=8)
+
+    @property
     def width(self) -> int:
         """Columns in all."""
-        return _power_of_two(len(_PAIRS[self.parts]) * self.dim + self.extras)
+        return _power_of_two(len(_PAIRS[self.parts]) * self.stride + self.extras, least=16)
 
     @property
     def extra(self) -> int:
         """Where the extra columns begin."""
-        return _LEADING_PAIRS[self.parts] * self.dim
+        return _LEADING_PAIRS[self.parts] * self.stride
 
     @property
     def leading(self) -> int:
         """Columns that a product with the weights needs."""
-        return _power_of_two(self.extra + self.extras)
+        return _power_of_two(self.extra + self.extras, least=16)
 
     def rows(
         self,
@@ -73,11 +83,12 @@ class Layout:
         out = numbers.new_empty(-(-count // PADDING) * PADDING, self.width, dtype=torch.bfloat16)
         if centre is None:
             centre = numbers.new_zeros(self.dim, dtype=torch.float32)
+        numbers, centre = (pad(x, (0, self.stride - self.dim)) for x in (numbers, centre))
         given = None if carried is None else carried.numbers
         lay_out[(len(out) // _LAID_OUT_ROWS,)](
             numbers.contiguous(), order, centre, centre if given is None else given, out, count,
             scale, carried.headroom if carried else 0.0, carried.beyond if carried else 0.0,
-            DIM=self.dim, WIDTH=self.width, PARTS=self.parts, PAIRS=len(pairs),
+            DIM=self.stride, WIDTH=self.width, PARTS=self.parts, PAIRS=len(pairs),
             LEADING=_LEADING_PAIRS[self.parts], EXTRAS=self.extras, ONES=ones,
             PARTS_OF_PAIRS=sum(pair[side] << 2 * place for place, pair in enumerate(pairs)),
             CARRIED=carried.place if carried else -1, OF_DISTANCE=given is None,
@@ -96,7 +107,7 @@ class Layout:
         parts = [pair[side] for pair in pairs]
         total = products[:, : self.dim].float()
         for part in range(1, max(parts) + 1):
-            start = parts.index(part) * self.dim
+            start = parts.index(part) * self.stride
             total = total + products[:, start : start + self.dim].float()
         return total
 
@@ -121,8 +132,8 @@ def rounded(numbers: Tensor, parts: int) -> Tensor:
     return numbers - rest
 
 
-def _power_of_two(number: int) -> int:
-    return max(16, 1 << (number - 1).bit_length())
+def _power_of_two(number: int, least: int) -> int:
+    return max(least, 1 << (number - 1).bit_length())
 
 
 class Ranges(NamedTuple):
