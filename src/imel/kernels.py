@@ -11,8 +11,11 @@ and the backward pass recomputes the weights, so no [T, N] matrix outlives a til
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -79,10 +82,14 @@ def kernel_interpolation(
     queries [T, d], keys [N, d], values [N, d_v] -> [T, d_v]. Differentiable in all three. Every
     query must have a key outside its own episode.
     """
-    if query_episodes is None and key_episodes is None:
-        return _interpolate(queries, keys, values, [], normalised)
-    if query_episodes is None or key_episodes is None:
+    if (query_episodes is None) != (key_episodes is None):
         raise ValueError("give the episodes of queries and keys, or of neither")
+    if queries.is_cuda and _is_fused(queries.shape[1], queries.dtype):
+        from imel.kernels_cuda import fused_interpolation
+
+        return fused_interpolation(queries, keys, values, query_episodes, key_episodes, normalised)
+    if query_episodes is None or key_episodes is None:
+        return _interpolate(queries, keys, values, [], normalised)
     # In the order of episodes, what a query must not see is one block of the weights
     query_order, key_order = query_episodes.argsort(), key_episodes.argsort()
     blocks = _own_blocks(query_episodes[query_order], key_episodes[key_order])
@@ -90,6 +97,22 @@ def kernel_interpolation(
         queries[query_order], keys[key_order], values[key_order], blocks, normalised
     )
     return answer[query_order.argsort()]
+
+
+@cache
+def _is_fused(features: int, dtype: torch.dtype) -> bool:
+    """Whether the GPU kernel takes such features; if not, that is said once."""
+    if dtype == torch.float64:
+        return False
+    if find_spec("triton") is None:
+        warnings.warn("without Triton, interpolation on the GPU is not fused", stacklevel=3)
+        return False
+    from imel.kernels_cuda import fits
+
+    if not fits(features, dtype):
+        warnings.warn(f"interpolation of {features} features is not fused", stacklevel=3)
+        return False
+    return True
 
 
 def _interpolate(
