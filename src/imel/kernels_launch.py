@@ -17,7 +17,7 @@ from imel.kernels_triton import interpolation_pass
 _GROUPED = {1: 32, 2: 8, 3: 8}
 """Tiles summed within the matrix units, by the parts of a number."""
 
-_EMULATED = 0 if knobs.runtime.interpret else 1
+_EMULATED = not knobs.runtime.interpret
 """Triton's interpreter knows no assembly."""
 
 
@@ -37,8 +37,8 @@ class Tiles(NamedTuple):
     warps: int
     stages: int
     """Tiles that are loaded ahead."""
-    emulated: int = 0
-    """Exponentials of four that are made by the multiply-add units."""
+    emulated: bool = False
+    """Whether one exponential of four is made by the multiply-add units."""
 
 
 class Pass:

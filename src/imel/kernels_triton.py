@@ -19,44 +19,41 @@ def _hex(number: float) -> str:
     return f"0f{struct.unpack('>I', struct.pack('>f', number))[0]:08X}"
 
 
-def _exp2_of_four(emulated: int) -> str:
-    """PTX for 2^x of four numbers, the first `emulated` of them without the special-function unit.
+def _exp2_of_four() -> str:
+    """PTX for 2^x of four numbers, the first of them without the special-function unit.
 
     The nearest integer goes to the exponent and a cubic on [-1/2, 1/2] makes the mantissa, with a
     relative error of 7e-5, a twentieth of bfloat16's: the multiply-add units work meanwhile.
     """
-    lines = [".reg .f32 x, n, f, p;", ".reg .b32 e, m;"]
-    for i in range(4):
-        if i >= emulated:
-            lines.append(f"ex2.approx.ftz.f32 ${i}, ${i + 4};")
-            continue
-        lines += [
-            f"max.f32 x, ${i + 4}, {_hex(-126.0)};",
-            f"add.rn.f32 n, x, {_hex(3.0 * 2**22)};",  # leaves the integer in the low bits
-            "mov.b32 e, n;",
-            "shl.b32 e, e, 23;",
-            f"sub.rn.f32 n, n, {_hex(3.0 * 2**22)};",
-            "sub.rn.f32 f, x, n;",
-            f"mov.f32 p, {_hex(0.05517167)};",
-            *(f"fma.rn.f32 p, p, f, {_hex(c)};" for c in (0.24261113, 0.69326099, 0.99992807)),
-            "mov.b32 m, p;",
-            "add.s32 m, m, e;",
-            f"mov.b32 ${i}, m;",
-        ]
+    lines = [
+        ".reg .f32 x, n, f, p;",
+        ".reg .b32 e, m;",
+        f"max.f32 x, $4, {_hex(-126.0)};",
+        f"add.rn.f32 n, x, {_hex(3.0 * 2**22)};",  # leaves the integer in the low bits
+        "mov.b32 e, n;",
+        "shl.b32 e, e, 23;",
+        f"sub.rn.f32 n, n, {_hex(3.0 * 2**22)};",
+        "sub.rn.f32 f, x, n;",
+        f"mov.f32 p, {_hex(0.05517167)};",
+        *(f"fma.rn.f32 p, p, f, {_hex(c)};" for c in (0.24261113, 0.69326099, 0.99992807)),
+        "mov.b32 m, p;",
+        "add.s32 m, m, e;",
+        "mov.b32 $0, m;",
+        *(f"ex2.approx.ftz.f32 ${i}, ${i + 4};" for i in (1, 2, 3)),
+    ]
     return "\n".join(["{", *lines, "}"])
 
 
-_QUARTER = tl.constexpr(_exp2_of_four(1))
-_HALF = tl.constexpr(_exp2_of_four(2))
+_EXP2_OF_FOUR = tl.constexpr(_exp2_of_four())
 _REGISTERS = tl.constexpr("=f,=f,=f,=f,f,f,f,f")
 
 
+# fmt: off
+# Arguments of kernels are grouped by what they are, not one to a line
 @triton.jit
 def _exp2(x, EMULATED: tl.constexpr):
-    if EMULATED == 2:
-        y = tl.inline_asm_elementwise(_HALF, _REGISTERS, [x], tl.float32, True, 4)
-    elif EMULATED == 1:
-        y = tl.inline_asm_elementwise(_QUARTER, _REGISTERS, [x], tl.float32, True, 4)
+    if EMULATED:
+        y = tl.inline_asm_elementwise(_EXP2_OF_FOUR, _REGISTERS, [x], tl.float32, True, 4)
     else:
         y = tl.exp2(x)
     return y
