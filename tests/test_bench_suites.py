@@ -31,10 +31,10 @@ def test_the_papers_suite_is_every_task_at_its_own_steps_against_the_baselines()
     assert {(run.task, run.steps) for run in runs if run.algorithm == "mki"} == {
         (task.name, task.steps) for task in TASKS.values()
     }
-    names = ["mki", "np", "regressor", "trpo", "ppo", "random"]
+    names = ["ridge", "mki", "np", "regressor", "trpo", "ppo", "random"]
     assert list(dict.fromkeys(run.algorithm for run in runs)) == names
     assert {run.seed for run in runs} == {10, 11, 12, 13, 14}
-    assert len(runs) == 8 * 6 * 5
+    assert len(runs) == 8 * 7 * 5
     assert suite.store == Path("results/paper")
 
 

@@ -13,7 +13,8 @@ def require(package: str, extra: str) -> Any:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
+        name = package.partition(".")[0]
         # Only the package itself: one that is there and broken has to say so in its own words
-        if error.name is None or error.name.partition(".")[0] != package.partition(".")[0]:
+        if error.name is None or error.name.partition(".")[0] != name:
             raise
-        raise ImelError(f"{package} is not installed: pip install 'imel[{extra}]'") from None
+        raise ImelError(f"{name} is not installed: pip install 'imel[{extra}]'") from None

@@ -25,7 +25,7 @@ REFUSED = 2
 
 def killed_run(run: Path) -> Path:
     """A run killed at its fourth checkpoint, with those of iterations 4 and 6 left."""
-    assert train(run, Fault(write=5, stage="flushed")).wait() == -signal.SIGKILL
+    assert train(run, Fault(write=6, stage="flushed")).wait() == -signal.SIGKILL
     assert [path.stem for path in checkpoints_in(run / "checkpoints")] == [
         "iteration-00000004",
         "iteration-00000006",

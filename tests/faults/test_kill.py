@@ -106,7 +106,7 @@ def test_fault_02_killed_in_a_checkpoint_the_previous_one_loads_and_leftovers_go
     stage: Stage, baseline: Baseline, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    assert train(run, Fault(write=4, stage=stage)).wait() == KILLED  # iterations 2, 4, 6
+    assert train(run, Fault(write=5, stage=stage)).wait() == KILLED  # iterations 2, 4, 6
     newest = latest_checkpoint(run / "checkpoints")
     assert newest is not None
     assert newest.name == f"iteration-0000000{6 if stage == 'renamed' else 4}.safetensors"
@@ -119,7 +119,7 @@ def test_fault_02_killed_in_a_checkpoint_the_previous_one_loads_and_leftovers_go
 
 def test_fault_02_killed_in_the_final_save_the_leftovers_go_as_well(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert train(run, Fault(write=6, stage="flushed")).wait() == KILLED
+    assert train(run, Fault(write=7, stage="flushed")).wait() == KILLED
     assert [path.name.split(".")[1] for path in leftovers(run)] == ["model"]
     last = go_on(run)
     assert last.wait() == 0, last.text
@@ -141,7 +141,7 @@ def test_fault_01_killed_while_it_takes_up_its_logs_again_a_run_loses_no_row(
     writer: tuple[str, str, str], baseline: Baseline, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    assert train(run, Fault(write=5, stage="flushed")).wait() == KILLED
+    assert train(run, Fault(write=6, stage="flushed")).wait() == KILLED
     assert go_on(run, AtCall(*writer, call=3)).wait() == KILLED
     last = go_on(run)
     assert last.wait() == 0, last.text
