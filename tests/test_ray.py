@@ -27,19 +27,23 @@ from imel.distributed import RaySampler, SerialSampler
 from imel.distributed.connection import connect
 from imel.distributed.episodes import Past, make_seeded, play_again
 from imel.errors import ImelError, SettingsError
+from imel.tune.progress import SearchProgress
+from imel.tune.study import Problem, completed, opened
 from small import LogBook, differing, tensors_of
 
 ask_for_a_token()
 pytest.importorskip("ray")
 
+BATCH = 3 * 42
+"""Five of them are an episode of 200 steps and the beginning of another."""
 SMALL: dict[str, Any] = {
     "n_envs": 3,
-    "batch_size": 120,
-    "memory_size": 240,
+    "batch_size": BATCH,
+    "memory_size": 2 * BATCH,
     "gradient_steps": 2,
     "critic_epochs": 1,
 }
-STEPS = 6 * 120  # in 200 steps of an episode are five iterations of 40
+STEPS = 6 * BATCH
 
 ENVIRONMENTS = """
 import time
@@ -61,7 +65,7 @@ class Drifts(PointEnv):
 
 class Slow(ScriptedEnv):
     def step(self, action):
-        time.sleep(0.05)
+        time.sleep(0.01)
         return super().step(action)
 
 for env in (Raises, Drifts, Slow):
@@ -146,7 +150,7 @@ def require_equal(left: tuple[IMeL, LogBook], right: tuple[IMeL, LogBook]) -> No
         for _, book in (left, right)
     ]
     assert pages[0] == pages[1]
-    assert len(pages[0]) == STEPS // 120
+    assert len(pages[0]) == STEPS // BATCH
 
 
 # --- episodes that can be played again ---
@@ -194,7 +198,7 @@ def test_workers_give_what_one_process_gives_although_one_of_them_dies(
         ray.kill(killed[0])
 
     serial = learned(SerialSampler(), policy, "Pendulum-v1")
-    callback = At(3, kill) if policy == "MkiPolicy" else None
+    callback = At(5, kill) if policy == "MkiPolicy" else None
     require_equal(serial, learned(Reused(), policy, "Pendulum-v1", callback))
     assert len(killed) == (policy == "MkiPolicy")
 
@@ -209,7 +213,7 @@ def test_a_rollout_ended_by_a_callback_leaves_environments_where_it_ended(cluste
         model = IMeL("MkiPolicy", "Pendulum-v1", seed=3, sampler=sampler, **SMALL)
         model.learn(STEPS, callback=Stop())
         assert model.num_timesteps == 150
-        model.learn(240, reset_num_timesteps=False)
+        model.learn(2 * BATCH, reset_num_timesteps=False)
         models.append(tensors_of(model))
     assert differing(*models) == []
 
@@ -277,14 +281,14 @@ def test_faults_of_environments_are_the_same_faults_elsewhere(
 
 
 class Listener:
-    def __init__(self, on_step: Callable[[], None] = lambda: None) -> None:
-        self.steps: list[int] = []
+    def __init__(self, on_step: Callable[[int], None] = lambda seed: None) -> None:
+        self.seen: list[tuple[int, int]] = []
         self.outcomes: list[Any] = []
         self._on_step = on_step
 
     def advanced(self, run: Run, step: int) -> None:
-        self.steps.append(step)
-        self._on_step()
+        self.seen.append((run.seed, step))
+        self._on_step(run.seed)
 
     def ended(self, run: Run, outcome: Any) -> None:
         self.outcomes.append(outcome)
@@ -304,7 +308,9 @@ def test_runs_of_a_grid_go_through_tasks_into_the_same_store(cluster: Any, tmp_p
         "memory_size=32 is smaller than one batch: 64 transitions of 4 environments"
     ]
     assert len(listener.outcomes) == 3
-    assert sorted(listener.steps) == sorted([64, 128, 192, 256] * 2)
+    assert sorted(listener.seen) == [
+        (seed, step) for seed in (0, 1) for step in (64, 128, 192, 256)
+    ]
     for run in runs:
         row = store.final_row(**run.identity())
         assert row is not None
@@ -367,10 +373,25 @@ def test_a_machine_killed_in_the_middle_changes_no_bit(environments: str, policy
             threading.Timer(0.05, cluster.remove_node, (other, False)).start()
 
         serial = learned(SerialSampler(), policy, "Pendulum-v1")
-        parallel = learned(RaySampler(2), policy, "Pendulum-v1", At(3, kill))
+        parallel = learned(RaySampler(2), policy, "Pendulum-v1", At(5, kill))
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
         assert sum(node["Alive"] for node in nodes) == 1
         require_equal(serial, parallel)
+
+
+class Killer:
+    """Kills a machine of two when a run on each has come some way."""
+
+    def __init__(self, cluster: Any, machine: Any) -> None:
+        self._cluster, self._machine = cluster, machine
+        self._under_way: set[int] = set()
+        self.killed = False
+
+    def advanced(self, number: int) -> None:
+        self._under_way.add(number)
+        if len(self._under_way) == 2 and not self.killed:
+            self.killed = True
+            self._cluster.remove_node(self._machine, False)
 
 
 @pytest.mark.slow
@@ -380,30 +401,32 @@ def test_the_runs_of_a_machine_that_dies_are_done_on_another(
     from imel.bench.ray_pool import RayPool
 
     with two_machines() as (cluster, other):
-        dying = threading.Event()
-
-        def kill() -> None:
-            if not dying.is_set():
-                dying.set()
-                cluster.remove_node(other, False)
-
-        store, listener = Store(tmp_path), Listener(kill)
-        runs = grid([f"{environments}Slow-v0"], ["nearest"], [0, 1, 2], 512, BENCH)
+        killer = Killer(cluster, other)
+        store, listener = Store(tmp_path), Listener(killer.advanced)
+        runs = grid([f"{environments}Slow-v0"], ["nearest"], [0, 1, 2], 1024, BENCH)
         assert launch(runs, store, RayPool("auto"), listener) == []
-        assert dying.is_set()
+        assert killer.killed
         assert all(store.finished(**run.identity()) for run in runs)
         assert len(list(tmp_path.glob("*.jsonl"))) == 3
         assert not any(isinstance(outcome, Failure) for outcome in listener.outcomes)
-        # Some rows were told twice: a run that was lost began again
-        assert len(listener.steps) > 3 * 8
+        first = [seed for seed, step in listener.seen if step == BENCH["batch_size"]]
+        assert len(first) == len(runs) + 1  # the run that was lost began again
 
 
 @pytest.mark.slow
-def test_tune_goes_on_when_a_machine_dies(environments: str, tmp_path: Path) -> None:
+def test_a_search_goes_on_when_a_machine_dies(
+    environments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with two_machines() as (cluster, other):
-        threading.Timer(15.0, cluster.remove_node, (other, False)).start()
-        words = ["--policy", "regressor", "--steps", "512", "--trials", "6", "--seeds", "0"]
-        words += ["--confirm-seeds", "1", "--ray", "auto", "--study", str(tmp_path)]
-        fixed = ["--set", "batch_size=64", "n_envs=4", "gradient_steps=5"]
-        assert main(["tune", f"{environments}Slow-v0", *words, *fixed]) == 0
-        assert (tmp_path / "best.json").is_file()
+        killer = Killer(cluster, other)
+        monkeypatch.setattr(
+            SearchProgress, "advanced", lambda _, number, share: killer.advanced(number)
+        )
+        words = ["--policy", "regressor", "--steps", "1024", "--trials", "4", "--seeds", "0"]
+        words += ["--confirm-seeds", "0", "--ray", "auto", "--study", str(tmp_path)]
+        task, fixed = f"{environments}Slow-v0", {"batch_size": 64, "gradient_steps": 5}
+        settings = [f"{name}={value}" for name, value in fixed.items()]
+        assert main(["tune", task, *words, "--set", *settings]) == 0
+        assert killer.killed
+    with opened(tmp_path, Problem(task, "regressor", 1024, (0,), fixed), seed=0) as study:
+        assert len(completed(study)) == 4

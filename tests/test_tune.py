@@ -26,7 +26,7 @@ from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
 from imel.tune.confirm import Comparison, new_seeds
 from imel.tune.search import Search
-from imel.tune.space import SPACES, find_space, overrides
+from imel.tune.space import SPACES, draw, find_space, overrides
 from imel.tune.study import JOURNAL, Problem, completed, counted, default_trial, opened
 
 PROBLEM = Problem("Pendulum-v1", "mki", 1000, (0, 1), {})
@@ -102,13 +102,13 @@ def test_the_default_settings_are_a_point_of_every_space(
 ) -> None:
     problem = Problem("hopper", policy, 1000, (0,), fixed)
     default = problem.run(fixed, 0).settings()
-    drawn = overrides(problem.space, problem.default, fixed)
-    assert problem.run(drawn, 0).settings() == default
-    trial = optuna.create_study().ask()
-    for parameter in problem.space:
-        parameter.draw(trial)
+    drawn = overrides(problem.space, problem.default, problem.rest)
+    assert problem.run({**drawn, **fixed}, 0).settings() == default
+    study = optuna.create_study()
+    study.enqueue_trial(problem.default)
+    trial = study.ask()
+    assert draw(problem.space, trial, problem.rest) == problem.default
     distributions = trial.distributions
-    assert distributions.keys() == problem.default.keys()
     for name, drawn in problem.default.items():
         assert distributions[name]._contains(distributions[name].to_internal_repr(drawn)), name
 
@@ -119,14 +119,32 @@ def test_the_corners_of_every_space_are_settings_that_can_be_made() -> None:
         for seed in range(4):
             sampler = optuna.samplers.RandomSampler(seed=seed)
             trial = optuna.create_study(sampler=sampler).ask()
-            for parameter in problem.space:
-                parameter.draw(trial)
-            settings = problem.run(problem.overrides(trial.params), 0).settings()
+            drawn = draw(problem.space, trial, {})
+            settings = problem.run(problem.overrides(drawn), 0).settings()
             assert settings["memory_size"] % settings["batch_size"] == 0
             assert settings["update"] == trial.params["update"]
             assert settings["critic_batch_size"] == (
                 256 if settings["update"] == "anchored" else 128
             )
+
+
+def test_what_has_no_effect_is_not_drawn() -> None:
+    space = find_space("mki", [])
+    for update, there, not_there in (
+        ("plain", "kl_budget end", "trust_region"),
+        ("anchored", "trust_region", "kl_budget end"),
+    ):
+        for mode in ("adaptive", "schedule"):
+            study = optuna.create_study()
+            study.enqueue_trial({"update": update, "std_mode": mode})
+            drawn = draw(space, study.ask(), {})
+            assert there in drawn
+            assert not_there not in drawn
+            assert ("entropy_bonus" in drawn) == (mode == "adaptive")
+            settings = Problem("Pendulum-v1", "mki", 1, (0,), {}).overrides(drawn)
+            assert not_there.split()[0] not in settings
+    drawn = draw(find_space("mki", ["update"]), optuna.create_study().ask(), {"update": "plain"})
+    assert "trust_region" not in drawn
 
 
 def test_what_is_fixed_is_not_searched_and_reaches_every_run() -> None:
@@ -199,8 +217,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on(tmp_path: Path) -> None:
 
 def ask(study: optuna.Study) -> optuna.Trial:
     trial = study.ask()
-    for parameter in PROBLEM.space:
-        parameter.draw(trial)
+    draw(PROBLEM.space, trial, {})
     return trial
 
 

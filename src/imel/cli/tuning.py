@@ -128,7 +128,7 @@ def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
 
 def _cells(trial: FrozenTrial, names: list[str], is_default: bool) -> list[str]:
     seeds = [f"{result:.1f}" for result in trial.user_attrs["returns"]]
-    parameters = [_short(trial.params[name]) for name in names]
+    parameters = [_short(trial.params.get(name, "-")) for name in names]
     label = f"{trial.number} (default)" if is_default else str(trial.number)
     return [label, f"{value(trial):.1f}", *seeds, *parameters]
 

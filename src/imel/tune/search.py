@@ -17,6 +17,7 @@ from optuna.trial import TrialState
 
 from imel.bench.pool import Failure, Finished, Message, Pool
 from imel.bench.run import EVALUATIONS
+from imel.tune.space import draw
 from imel.tune.study import Problem, counted
 
 
@@ -69,9 +70,8 @@ class Search:
 
     def _begin(self) -> None:
         trial = self._study.ask()
-        for parameter in self._problem.space:
-            parameter.draw(trial)
-        attempt = Attempt(trial, self._problem.overrides(trial.params))
+        drawn = draw(self._problem.space, trial, self._problem.rest)
+        attempt = Attempt(trial, self._problem.overrides(drawn))
         self._attempts[trial.number] = attempt
         self._next_seed(attempt)
 

@@ -6,7 +6,7 @@ drawn. So the defaults are a point of the space, and the first trial.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,9 +15,15 @@ from imel.errors import SettingsError, nearest_name
 Drawn = Mapping[str, Any]
 """What a study has drawn, by the name it knows it by."""
 
+When = tuple[str, Any] | None
+
 
 class Draw(Protocol):
     """Who draws values: a trial of Optuna."""
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """What was drawn so far."""
 
     def suggest_float(self, name: str, low: float, high: float, *, log: bool = ...) -> float:
         """A number in a range."""
@@ -35,6 +41,10 @@ class Parameter(Protocol):
     @property
     def name(self) -> str:
         """The setting of IMeL, or the option of its policy."""
+
+    @property
+    def when(self) -> When:
+        """Without which value of which other setting it has no effect, and is not drawn."""
 
     def draw(self, trial: Draw) -> None:
         """Let a trial draw it."""
@@ -54,6 +64,7 @@ class Number:
     low: float
     high: float
     linear: bool = False
+    when: When = None
 
     def draw(self, trial: Draw) -> None:
         """Let a trial draw it."""
@@ -76,6 +87,7 @@ class Whole:
     low: int
     high: int
     times: str | None = None
+    when: When = None
 
     @property
     def _label(self) -> str:
@@ -102,6 +114,7 @@ class Choice:
 
     name: str
     values: tuple[Any, ...]
+    when: When = None
 
     def draw(self, trial: Draw) -> None:
         """Let a trial draw it."""
@@ -122,6 +135,7 @@ class Layers:
 
     name: str
     widths: tuple[int, ...]
+    when: When = None
 
     def draw(self, trial: Draw) -> None:
         """Let a trial draw it."""
@@ -143,6 +157,7 @@ class Schedule:
     name: str
     low: float
     high: float
+    when: When = None
 
     def draw(self, trial: Draw) -> None:
         """Let a trial draw both ends."""
@@ -162,15 +177,15 @@ class Schedule:
 
 _ALL: tuple[Parameter, ...] = (
     Choice("update", ("plain", "anchored")),
-    Schedule("kl_budget", 0.2, 30.0),  # moves the policy in a plain update,
-    Number("trust_region", 0.002, 0.2),  # and this in an anchored one
+    Schedule("kl_budget", 0.2, 30.0, when=("update", "plain")),
+    Number("trust_region", 0.002, 0.2, when=("update", "anchored")),
     Choice("batch_size", (256, 512, 1024, 2048)),
     Whole("memory_size", 1, 16, times="batch_size"),
     Choice("gamma", (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)),
     Number("gae_lambda", 0.8, 0.99, linear=True),
     Choice("std_mode", ("adaptive", "schedule")),
     Schedule("std", 0.05, 1.0),
-    Number("entropy_bonus", 0.001, 0.1),
+    Number("entropy_bonus", 0.001, 0.1, when=("std_mode", "adaptive")),
     Number("learning_rate", 3e-4, 1e-2),
     Whole("gradient_steps", 5, 80),
     Number("critic_learning_rate", 3e-4, 1e-2),
@@ -195,22 +210,42 @@ def find_space(policy: str, fixed: Iterable[str]) -> tuple[Parameter, ...]:
     return tuple(parameter for parameter in SPACES[policy] if parameter.name not in left_out)
 
 
-def overrides(space: Sequence[Parameter], drawn: Drawn, fixed: Mapping[str, Any]) -> dict[str, Any]:
+def applicable(space: Sequence[Parameter], known: Drawn) -> Iterator[Parameter]:
+    """The parameters that have an effect; `known` may grow while they are gone through."""
+    for parameter in space:
+        if parameter.when is None:
+            yield parameter
+            continue
+        name, needed = parameter.when
+        if known.get(name, needed) == needed:
+            yield parameter
+
+
+def draw(space: Sequence[Parameter], trial: Draw, rest: Mapping[str, Any]) -> dict[str, Any]:
+    """Let a trial draw a point of the space; `rest` are the settings that are not searched."""
+    known = dict(rest)
+    for parameter in applicable(space, known):
+        parameter.draw(trial)
+        known |= trial.params
+    return trial.params
+
+
+def overrides(space: Sequence[Parameter], drawn: Drawn, rest: Mapping[str, Any]) -> dict[str, Any]:
     """What the bench is told to set; an anchored update comes with the preset that is made for it.
 
     That changes settings beside those of the space, to values an anchored update learns with.
     """
-    known = {**drawn, **fixed}
-    settings = {parameter.name: parameter.setting(known) for parameter in space}
+    known = {**rest, **drawn}
+    settings = {parameter.name: parameter.setting(known) for parameter in applicable(space, known)}
     if "update" in settings:
         settings["preset"] = "anchored" if settings["update"] == "anchored" else None
-    return {**settings, **fixed}
+    return settings
 
 
 def point(space: Sequence[Parameter], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The point of the space at which these complete settings are."""
     flat = {**settings, **settings["policy_kwargs"]}
     drawn: dict[str, Any] = {}
-    for parameter in space:
+    for parameter in applicable(space, flat):
         drawn |= parameter.drawn(flat)
     return drawn

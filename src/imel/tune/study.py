@@ -60,13 +60,25 @@ class Problem:
     @cached_property
     def default(self) -> dict[str, Any]:
         """Where in the space the default settings are, as near as it goes."""
-        return point(self.space, self.run(self.fixed, seed=0).settings())
+        return point(self.space, self._default_settings)
+
+    @cached_property
+    def rest(self) -> dict[str, Any]:
+        """The settings that are not searched."""
+        searched = {parameter.name for parameter in self.space}
+        return {
+            name: value for name, value in self._default_settings.items() if name not in searched
+        }
+
+    @cached_property
+    def _default_settings(self) -> dict[str, Any]:
+        return self.run(self.fixed, seed=0).settings()
 
     def overrides(self, drawn: Drawn) -> dict[str, Any]:
         """The settings behind what a trial has drawn."""
         if drawn == self.default:
             return dict(self.fixed)
-        return overrides(self.space, drawn, self.fixed)
+        return {**overrides(self.space, drawn, self.rest), **self.fixed}
 
 
 @contextlib.contextmanager
