@@ -12,6 +12,8 @@ from imel.training import leave_one_out_error
 
 _ROWS = 256
 """Memories or states on which the costlier figures are estimated."""
+_FEW_ROWS = 64
+"""States on which the one that needs every weight is."""
 
 
 def diagnose(
@@ -35,7 +37,7 @@ def diagnose(
     figures["improve/policy_kl"] = mean_kl(new_means, means, stds)
     conditioned = policy.acting.interpolate
     if isinstance(conditioned, Weighted):
-        weights = conditioned.weights(policy.normaliser(states))
+        weights = conditioned.weights(policy.normaliser(states[:_FEW_ROWS]))
         figures["memory/effective_neighbours"] = float(effective_neighbours(weights).mean())
     age = iteration - memory.column("iterations").double()
     figures["memory/age"] = float(age.mean())

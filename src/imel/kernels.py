@@ -121,9 +121,9 @@ def _compiled_module() -> ModuleType | None:
 def _compiled_form(queries: Tensor, keys: Tensor, values: Tensor) -> ModuleType | None:
     """The compiled form where it can be used and is faster."""
     columns = (queries, keys, values)
-    if any(column.dtype != torch.float32 or not column.device.type == "cpu" for column in columns):
+    if any(column.dtype != torch.float32 or column.device.type != "cpu" for column in columns):
         return None
-    if max(keys.shape[1], values.shape[1]) > _NARROW:
+    if len(keys) == 0 or max(keys.shape[1], values.shape[1]) > _NARROW:
         return None
     if torch.get_num_threads() > 2 and queries.shape[0] * keys.shape[0] > _FEW_PAIRS:
         return None

@@ -340,6 +340,7 @@ class CompiledInterpolation(torch.autograd.Function):
         query_episodes: Tensor | None,
         key_episodes: Tensor | None,
     ) -> Tensor:
+        """The averages."""
         packed = PackedKeys(keys, values, key_episodes)
         answer, log_sums = packed.average(queries, query_episodes)
         ctx.save_for_backward(queries, query_episodes, answer)
@@ -349,6 +350,7 @@ class CompiledInterpolation(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """dq and dk."""
         queries, owns, answer = ctx.saved_tensors
         found = ctx.packed.gradients(queries, owns, ctx.log_sums, gradients[0], answer)
         return (*found, None, None, None)

@@ -64,6 +64,8 @@ class EpisodeClock:
     def tick(self, dones: NDArray[np.bool_]) -> None:
         """One step was taken; finished episodes give way to new ones."""
         self.steps += 1
+        if not dones.any():
+            return
         finished = np.flatnonzero(dones)
         self.steps[finished] = 0
         self.episodes[finished] = self.next_episode + np.arange(finished.size)
