@@ -86,14 +86,9 @@ class PreparedAverage:
         self._normalised = normalised
         self._prepared: PreparedKeys | None = None
         self._logits = values.new_empty(0, keys.shape[0])
-        form = _compiled_form(keys, keys, values) if normalised else None
-        self._packed = None if form is None else form.PackedKeys(keys, values)
 
     def __call__(self, queries: Tensor) -> Tensor:
         """y at each query."""  # [T, d] -> [T, d_v]
-        if self._packed is not None:
-            answer: Tensor = self._packed.average(queries)[0]
-            return answer
         if self._logits.shape[0] != queries.shape[0]:
             self._logits = self.values.new_empty(queries.shape[0], self._keys.shape[0])
         return self._keys_prepared().weights(queries, out=self._logits) @ self.values

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from imel.errors import SettingsError
 from imel.experience import Context
 from imel.interpolators.base import Interpolator, Prediction, Weighted, mlp
+from imel.interpolators.index import IndexedAverage, import_faiss
 from imel.kernels import PreparedAverage, kernel_interpolation
 
 
@@ -26,6 +28,9 @@ class MkiOptions:
     normalised: bool = True
     """Weights sum to one (Nadaraya-Watson). `False` is the paper's plain sum, with the missing
     minus sign: its answer grows with the memory (paper note 2)."""
+    acting_index: Literal["none", "faiss"] = "none"
+    """`faiss`: act on the nearest memories only, found by an approximate index that is made again
+    after every fit (extra `index`). It pays from some 100 000 memories on; fitting is exact."""
 
 
 class MeanKernelInterpolation(Interpolator):
@@ -39,6 +44,10 @@ class MeanKernelInterpolation(Interpolator):
         super().__init__()
         del value_dim  # whatever is remembered is averaged as it is
         self.options = options
+        if options.acting_index == "faiss":
+            import_faiss()
+            if not options.normalised:
+                raise SettingsError("acting_index='faiss' needs normalised=True")
         self.embed = mlp(state_dim, options.hidden, options.features)  # f^w
         self.skip = nn.Linear(state_dim, options.features, bias=False)
         self.L = nn.Parameter(options.kernel_scale * torch.eye(options.features))
@@ -74,7 +83,11 @@ class ConditionedKernel(Weighted):
     def __init__(self, model: MeanKernelInterpolation, context: Context) -> None:
         self._features = _FrozenFeatures(model)
         keys = self._features(context.states)
-        self._average = PreparedAverage(keys, context.values, model.options.normalised)
+        self._average: PreparedAverage | IndexedAverage
+        if model.options.acting_index == "faiss" and len(context):
+            self._average = IndexedAverage(keys, context.values)
+        else:
+            self._average = PreparedAverage(keys, context.values, model.options.normalised)
         self.values = context.values
 
     def __call__(self, states: Tensor) -> Prediction:
@@ -86,6 +99,13 @@ class ConditionedKernel(Weighted):
         """w, which sums to one over memories unless the kernel is unnormalised."""  # [T, N]
         with torch.no_grad():
             return self._average.weights(self._features(states))
+
+    def index_error(self, states: Tensor) -> float | None:
+        """How far the index is from the exact average at these states; None without an index."""
+        if not isinstance(self._average, IndexedAverage):
+            return None
+        with torch.no_grad():
+            return self._average.error(self._features(states))
 
 
 class _FrozenFeatures:
