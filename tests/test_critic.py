@@ -7,9 +7,10 @@ import math
 import pytest
 import torch
 from stable_baselines3.common.utils import explained_variance as reference
-from torch import Tensor
+from torch import Tensor, nn
 
-from imel.critic import Critic, CriticSettings, explained_variance, fit_critic
+from imel import critic as critic_module
+from imel.critic import Critic, CriticSettings, differentiate, explained_variance, fit_critic
 
 
 def fit(epochs: int, seed: int = 0) -> tuple[Critic, Tensor, Tensor, float]:
@@ -42,17 +43,39 @@ def test_fit_learns_the_returns_and_reports_the_error_of_its_last_epoch() -> Non
     assert loss < fit(epochs=1)[3]
 
 
-def test_fit_visits_every_row_once_in_an_epoch() -> None:
+def test_fit_visits_every_row_once_in_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Tensor] = []
+    original = critic_module.differentiate
+
+    def note(layers: list[nn.Linear], states: Tensor, returns: Tensor) -> Tensor:
+        assert torch.equal(returns, 2.0 * states.flatten())  # each state with its own return
+        seen.append(states)
+        return original(layers, states, returns)
+
+    monkeypatch.setattr(critic_module, "differentiate", note)
     critic = Critic(1, (4,))
-    critic.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
     states = torch.arange(10.0)[:, None]
     settings = CriticSettings(critic_epochs=2, critic_batch_size=4)
     optimizer = torch.optim.SGD(critic.parameters(), lr=1e-3)
-    fit_critic(critic, optimizer, states, torch.zeros(10), settings, torch.Generator())
+    fit_critic(critic, optimizer, states, 2.0 * states[:, 0], settings, torch.Generator())
     assert [len(rows) for rows in seen] == [4, 4, 2, 4, 4, 2]
     for epoch in (seen[:3], seen[3:]):
         assert sorted(torch.cat(epoch).flatten().tolist()) == states.flatten().tolist()
+
+
+@pytest.mark.parametrize("hidden", [(), (5,), (6, 4)])
+def test_gradients_are_those_of_autograd(hidden: tuple[int, ...]) -> None:
+    critic = Critic(3, hidden).double()
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(7, 3, generator=generator, dtype=torch.float64)
+    returns = torch.randn(7, generator=generator, dtype=torch.float64)
+    loss = (critic(states) - returns).square().mean()
+    expected = torch.autograd.grad(loss, list(critic.parameters()))
+    for parameter in critic.parameters():
+        parameter.grad = torch.full_like(parameter, torch.nan)  # what was there must not matter
+    layers = [layer for layer in critic.network if isinstance(layer, nn.Linear)]
+    torch.testing.assert_close(differentiate(layers, states, returns), loss.detach())
+    torch.testing.assert_close([p.grad for p in critic.parameters()], list(expected))
 
 
 def test_fit_is_decided_by_its_generator() -> None:

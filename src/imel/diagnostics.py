@@ -6,12 +6,16 @@ import torch
 
 from imel.experience import Rollout
 from imel.improvement import mean_kl
+from imel.interpolators.anchored import Anchored
 from imel.interpolators.base import Weighted, effective_neighbours
+from imel.interpolators.mki import ConditionedKernel
 from imel.policy import ImelPolicy
 from imel.training import leave_one_out_error
 
 _ROWS = 256
 """Memories or states on which the costlier figures are estimated."""
+_FEW_ROWS = 64
+"""States on which the one that needs every weight is."""
 
 
 def diagnose(
@@ -35,8 +39,13 @@ def diagnose(
     figures["improve/policy_kl"] = mean_kl(new_means, means, stds)
     conditioned = policy.acting.interpolate
     if isinstance(conditioned, Weighted):
-        weights = conditioned.weights(policy.normaliser(states))
+        weights = conditioned.weights(policy.normaliser(states[:_FEW_ROWS]))
         figures["memory/effective_neighbours"] = float(effective_neighbours(weights.abs()).mean())
+    anchor = conditioned.anchor if isinstance(conditioned, Anchored) else conditioned
+    if isinstance(anchor, ConditionedKernel):
+        error = anchor.index_error(policy.normaliser(states[:_FEW_ROWS]))
+        if error is not None:
+            figures["memory/index_error"] = error
     age = iteration - memory.column("iterations").double()
     figures["memory/age"] = float(age.mean())
     figures["memory/size"] = len(memory)

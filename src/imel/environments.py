@@ -34,7 +34,7 @@ def make_environments(
         if workers:
             gymnasium.make(env_id).close()  # what cannot be made is better refused here
             return Workers(makers, worker_timeout)
-        return DummyVecEnv(makers)
+        return SideBySide(makers)
     except EnvironmentFaultError:
         raise
     except gymnasium.error.Error as error:
@@ -80,6 +80,30 @@ class Named(gymnasium.Wrapper[Any, Any, Any, Any]):
             f"episode: {type(error).__name__}: {error}",
             self._index,
         )
+
+
+class SideBySide(DummyVecEnv):
+    """Environments in this process, stepped one after the other.
+
+    Infos are copied one level deep, not all the way down: for a quick simulator the deep copy is a
+    tenth of a step.
+    """
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step all; one that has ended begins anew, its last observation in its info."""
+        infos: list[dict[str, Any]] = []
+        for index, env in enumerate(self.envs):
+            action = self.actions[index]
+            observation, reward, terminated, truncated, info = env.step(action)
+            info = {**info, "TimeLimit.truncated": truncated and not terminated}
+            if terminated or truncated:
+                info["terminal_observation"] = observation
+                observation, self.reset_infos[index] = env.reset()
+            self.buf_rews[index] = reward
+            self.buf_dones[index] = terminated or truncated
+            self._save_obs(index, observation)
+            infos.append(info)
+        return self._obs_from_buf(), np.copy(self.buf_rews), np.copy(self.buf_dones), infos
 
 
 class Workers(SubprocVecEnv):

@@ -6,7 +6,8 @@ The Mean Kernel Interpolation of the paper, with W = L L^T and u = L^T z, is
 
 |u|^2 is the same for every i and cancels, so the logits are 2 u.u_i - |u_i|^2: softmax attention
 with a bias for each key, and leaving an episode out is a mask on it. Queries go through in tiles
-and the backward pass recomputes the weights, so no [T, N] matrix outlives a tile.
+and the backward pass recomputes the weights, so no [T, N] matrix outlives a tile. Where Numba is
+installed and it pays, `imel.kernels_compiled` does the same in one pass.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +25,10 @@ from torch import Tensor
 
 _TILE_ELEMENTS = 1 << 19
 """Weights held at once: 2 MiB of float32, which stays in cache."""
+_NARROW = 64
+"""Features or values up to which the compiled form is the faster one; beyond, matrix products."""
+_FEW_PAIRS = 1 << 21
+"""Pairs up to which one thread of the compiled form is faster than several of torch."""
 
 
 @contextmanager
@@ -60,13 +66,65 @@ class PreparedKeys:
         self._bias = -centred.square().sum(dim=1)  # [N]
         self._normalised = normalised
 
+    def weights(self, queries: Tensor, out: Tensor | None = None) -> Tensor:
+        """The share of each key in the answer for each query, in `out` if that is given."""
+        queries = queries - self._centre
+        logits = torch.addmm(self._bias, queries, self._doubled, out=out)  # [T, N]
+        if self._normalised:
+            return torch.softmax(logits, dim=1, out=out)
+        return logits.sub_(queries.square().sum(dim=1, keepdim=True)).exp_()
+
+
+class PreparedAverage:
+    """The kernel average over fixed keys and values, for many small batches of queries.
+
+    Without gradients. What depends on keys and values alone is computed once, and what is as long
+    as the keys is allocated once.
+    """
+
+    def __init__(self, keys: Tensor, values: Tensor, normalised: bool = True) -> None:
+        self.values = values
+        self._keys = keys
+        self._normalised = normalised
+        self._prepared: PreparedKeys | None = None
+        self._logits = values.new_empty(0, keys.shape[0])
+
+    def __call__(self, queries: Tensor) -> Tensor:
+        """y at each query."""  # [T, d] -> [T, d_v]
+        if self._logits.shape[0] != queries.shape[0]:
+            self._logits = self.values.new_empty(queries.shape[0], self._keys.shape[0])
+        return self._keys_prepared().weights(queries, out=self._logits) @ self.values
+
     def weights(self, queries: Tensor) -> Tensor:
         """The share of each key in the answer for each query."""  # [T, N]
-        queries = queries - self._centre
-        logits = torch.addmm(self._bias, queries, self._doubled)
-        if self._normalised:
-            return logits.softmax(dim=1)
-        return logits.sub_(queries.square().sum(dim=1, keepdim=True)).exp_()
+        return self._keys_prepared().weights(queries)
+
+    def _keys_prepared(self) -> PreparedKeys:
+        if self._prepared is None:
+            self._prepared = PreparedKeys(self._keys, self._normalised)
+        return self._prepared
+
+
+@cache
+def _compiled_module() -> ModuleType | None:
+    """The compiled form, or None where Numba is missing or has nowhere to keep what it made."""
+    try:
+        from imel import kernels_compiled
+    except (ImportError, RuntimeError):
+        return None
+    return kernels_compiled
+
+
+def _compiled_form(queries: Tensor, keys: Tensor, values: Tensor) -> ModuleType | None:
+    """The compiled form where it can be used and is faster."""
+    columns = (queries, keys, values)
+    if any(column.dtype != torch.float32 or column.device.type != "cpu" for column in columns):
+        return None
+    if len(keys) == 0 or max(keys.shape[1], values.shape[1]) > _NARROW:
+        return None
+    if torch.get_num_threads() > 2 and queries.shape[0] * keys.shape[0] > _FEW_PAIRS:
+        return None
+    return _compiled_module()
 
 
 def kernel_interpolation(
@@ -88,6 +146,12 @@ def kernel_interpolation(
         from imel.kernels_cuda import fused_interpolation
 
         return fused_interpolation(queries, keys, values, query_episodes, key_episodes, normalised)
+    form = _compiled_form(queries, keys, values)
+    if form is not None and normalised and not values.requires_grad:
+        compiled: Tensor = form.CompiledInterpolation.apply(
+            queries, keys, values, query_episodes, key_episodes
+        )
+        return compiled
     if query_episodes is None or key_episodes is None:
         return _interpolate(queries, keys, values, [], normalised)
     # In the order of episodes, what a query must not see is one block of the weights

@@ -149,7 +149,8 @@ class ImelPolicy(BasePolicy):
     def acting(self) -> Acting:
         """The policy conditioned on its memory; made anew after `changed`."""
         if self._acting is None:
-            with torch.no_grad():
+            # What is kept must be of use outside of inference mode, though a rollout asks for it
+            with torch.inference_mode(False), torch.no_grad():
                 plain = self.update == "plain"
                 conditioned = (
                     self.interpolator.condition(self.context()) if plain else self._anchored()

@@ -65,6 +65,8 @@ class EpisodeClock:
     def tick(self, dones: NDArray[np.bool_]) -> None:
         """One step was taken; finished episodes give way to new ones."""
         self.steps += 1
+        if not dones.any():
+            return
         finished = np.flatnonzero(dones)
         self.steps[finished] = 0
         self.episodes[finished] = self.next_episode + np.arange(finished.size)
@@ -141,13 +143,16 @@ def roll_out(
     """`collect` with its noise drawn, one row of it for each step."""  # noise [T, E, d_a]
     n_steps = noise.shape[0]
     columns = _Columns(n_steps, env.num_envs, observations.shape[1], _action_dim(env))
+    drawn = noise.numpy()
+    states = torch.from_numpy(columns.states)
     for t in range(n_steps):
-        states = torch.as_tensor(observations, dtype=torch.float32)
-        means, stds = actor.act(states)  # l. 5
-        means, stds = means.cpu(), stds.cpu()
-        actions = means + stds * noise[t]  # l. 6: a ~ N(mu, sigma)
+        columns.states[t] = observations
+        with torch.inference_mode():
+            means, stds = (column.numpy(force=True) for column in actor.act(states[t]))  # l. 5
+        columns.means[t], columns.stds[t] = means, stds
+        actions = np.add(means, stds * drawn[t], out=columns.actions[t])  # l. 6: a ~ N(mu, sigma)
         try:
-            stepped = env.step(actor.to_environment(actions.numpy()))
+            stepped = env.step(actor.to_environment(actions))
         except EnvironmentFaultError:
             raise
         except Exception as error:  # an environment may raise anything
@@ -157,40 +162,40 @@ def roll_out(
             observations, rewards = (np.asarray(x, dtype=np.float32) for x in stepped[:2])
         dones, infos = stepped[2:]
         _require_finite(observations, rewards, clock)
-        columns.states[t], columns.actions[t] = states, actions
-        columns.means[t], columns.stds[t] = means, stds
-        columns.rewards[t] = torch.as_tensor(rewards)
-        columns.next_states[t] = torch.as_tensor(observations)
+        columns.rewards[t], columns.next_states[t] = rewards, observations
         for i in np.flatnonzero(dones):  # the vector env has moved on to a new episode
             last = np.asarray(infos[i]["terminal_observation"], dtype=np.float32)
             if not np.isfinite(last).all():
                 _refuse(f"observation {last}", int(i), clock)
-            columns.next_states[t, i] = torch.as_tensor(last)
+            columns.next_states[t, i] = last
             cut = bool(infos[i].get("TimeLimit.truncated", False))
             columns.truncated[t, i], columns.terminated[t, i] = cut, not cut
-        columns.episodes[t] = torch.from_numpy(clock.episodes)
-        columns.steps[t] = torch.from_numpy(clock.steps)
+        columns.episodes[t], columns.steps[t] = clock.episodes, clock.steps
         clock.tick(dones)
         if not on_step(locals()):
             return None, observations
-    return Rollout(**vars(columns)), observations  # l. 7
+    return columns.rollout(), observations  # l. 7
 
 
 class _Columns:
-    """The rollout's preallocated columns."""
+    """The rollout's preallocated columns: arrays, for one step is too little work for torch."""
 
     def __init__(self, n_steps: int, n_envs: int, state_dim: int, action_dim: int) -> None:
-        shape = (n_steps, n_envs)
-        self.states = torch.empty(*shape, state_dim)
-        self.actions = torch.empty(*shape, action_dim)
-        self.means = torch.empty(*shape, action_dim)
-        self.stds = torch.empty(*shape, action_dim)
-        self.rewards = torch.empty(shape)
-        self.next_states = torch.empty(*shape, state_dim)
-        self.terminated = torch.zeros(shape, dtype=torch.bool)
-        self.truncated = torch.zeros(shape, dtype=torch.bool)
-        self.episodes = torch.empty(shape, dtype=torch.int64)
-        self.steps = torch.empty(shape, dtype=torch.int64)
+        shape, single = (n_steps, n_envs), np.float32
+        self.states = np.empty((*shape, state_dim), single)
+        self.actions = np.empty((*shape, action_dim), single)
+        self.means = np.empty((*shape, action_dim), single)
+        self.stds = np.empty((*shape, action_dim), single)
+        self.rewards = np.empty(shape, single)
+        self.next_states = np.empty((*shape, state_dim), single)
+        self.terminated = np.zeros(shape, np.bool_)
+        self.truncated = np.zeros(shape, np.bool_)
+        self.episodes = np.empty(shape, np.int64)
+        self.steps = np.empty(shape, np.int64)
+
+    def rollout(self) -> Rollout:
+        """The same memory as tensors."""
+        return Rollout(**{name: torch.from_numpy(column) for name, column in vars(self).items()})
 
 
 def _action_dim(env: Steppable) -> int:

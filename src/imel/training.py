@@ -54,12 +54,12 @@ def fit_leave_one_out(
     """
     if not interpolator.learns or count_episodes(context) < 2 or not settings.gradient_steps:
         return None
-    losses = []
+    losses, parameters = [], list(interpolator.parameters())
     for rows in _target_rows(context, settings, generator):
         loss = interpolator.loss(context, context.rows(rows), generator)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(interpolator.parameters(), settings.max_grad_norm)
+        nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm, foreach=True)
         optimizer.step()  # w' = w - alpha dL/dw
         losses.append(loss.detach())
     return Fit(float(torch.stack(losses).mean()), len(losses))

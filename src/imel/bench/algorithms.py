@@ -23,6 +23,7 @@ from imel.algorithm import IMeL
 from imel.bench.random_actions import RandomActions
 from imel.bench.tasks import Task
 from imel.bench.zoo import PPO, PPO_DEFAULT, TRPO, TRPO_DEFAULT
+from imel.environments import SideBySide
 from imel.errors import ImelError, nearest_name
 from imel.policy import POLICIES
 
@@ -80,7 +81,7 @@ class ImelAlgorithm:
 
     def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> IMeL:
         """A new model on its own environments."""
-        env = task.make_vector(settings["n_envs"], seed)
+        env = task.make_vector(settings["n_envs"], seed, SideBySide)
         return IMeL(env=env, seed=seed, **settings)
 
 

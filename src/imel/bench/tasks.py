@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from imel.errors import ImelError, nearest_name
 
@@ -62,9 +62,11 @@ class Task:
         env = gymnasium.make(self.env_id, **self.env_kwargs)
         return env if self.wrapper is None else self.wrapper(env)
 
-    def make_vector(self, n_envs: int, seed: int) -> VecEnv:
+    def make_vector(
+        self, n_envs: int, seed: int, vec_env_cls: type[DummyVecEnv] = DummyVecEnv
+    ) -> VecEnv:
         """Several copies stepped together; each reports its episodes' plain returns."""
-        return make_vec_env(self.make, n_envs=n_envs, seed=seed)
+        return make_vec_env(self.make, n_envs=n_envs, seed=seed, vec_env_cls=vec_env_cls)
 
     def as_json(self) -> dict[str, Any]:
         """What makes the task what it is, beside its name."""

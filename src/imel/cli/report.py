@@ -12,6 +12,7 @@ import tyro
 
 from imel.bench.store import Store
 from imel.cli.arguments import parse
+from imel.cli.marks import around_marks
 from imel.errors import ImelError, SettingsError
 from imel.files import write_atomically
 from imel.report.document import PAPER_FIGURES, make_report, paper_figure, png
@@ -26,8 +27,6 @@ examples:
   imel report results/paper --out docs/images/benchmark --into docs/benchmark.md
   imel report figure2 results/paper         the paper's Figure 2 from these runs
   imel report figure3 results/paper"""
-
-_BEGIN, _END = "<!-- report: begin -->", "<!-- report: end -->"
 
 
 @dataclass(frozen=True)
@@ -79,19 +78,11 @@ def _report_files(results: Results, arguments: ReportArguments, out: Path) -> di
     images = Path(os.path.relpath(out, page.parent)).as_posix()
     prefix = "" if images == "." else f"{images}/"
     # First, so that a page without marks is refused before anything is drawn
-    before, after = _around_marks(page) if arguments.into else ("# Benchmark report\n\n", "")
+    before, after = (
+        around_marks(page, "report") if arguments.into else ("# Benchmark report\n\n", "")
+    )
     report = make_report(results, arguments.baseline, arguments.against, prefix)
     for note in report.notes:
         print(f"note: {note}")
     files = {out / name: png(figure) for name, figure in report.figures.items()}
     return files | {page: (before + report.body + after).encode()}
-
-
-def _around_marks(page: Path) -> tuple[str, str]:
-    """The page up to and with the first mark, and from the second."""
-    text = page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not (begin and end):
-        raise SettingsError(f"{page} lacks the lines '{_BEGIN}' and '{_END}'")
-    return f"{before}{begin}\n\n", f"\n{end}{after}"

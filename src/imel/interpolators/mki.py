@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
+from imel.errors import SettingsError
 from imel.experience import Context
 from imel.interpolators.base import Interpolator, Prediction, Weighted, mlp
-from imel.kernels import PreparedKeys, kernel_interpolation
+from imel.interpolators.index import IndexedAverage, import_faiss
+from imel.kernels import PreparedAverage, kernel_interpolation
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,9 @@ class MkiOptions:
     normalised: bool = True
     """Weights sum to one (Nadaraya-Watson). `False` is the paper's plain sum, with the missing
     minus sign: its answer grows with the memory (paper note 2)."""
+    acting_index: Literal["none", "faiss"] = "none"
+    """`faiss`: act on the nearest memories only, found by an approximate index that is made again
+    after every fit (extra `index`). It pays from some 100 000 memories on; fitting is exact."""
 
 
 class MeanKernelInterpolation(Interpolator):
@@ -39,6 +44,10 @@ class MeanKernelInterpolation(Interpolator):
         super().__init__()
         del value_dim  # whatever is remembered is averaged as it is
         self.options = options
+        if options.acting_index == "faiss":
+            import_faiss()
+            if not options.normalised:
+                raise SettingsError("acting_index='faiss' needs normalised=True")
         self.embed = mlp(state_dim, options.hidden, options.features)  # f^w
         self.skip = nn.Linear(state_dim, options.features, bias=False)
         self.L = nn.Parameter(options.kernel_scale * torch.eye(options.features))
@@ -51,7 +60,7 @@ class MeanKernelInterpolation(Interpolator):
     def condition(self, context: Context) -> ConditionedKernel:
         """Embed the memories once."""
         with torch.no_grad():
-            return ConditionedKernel(self, self.features(context.states), context.values)
+            return ConditionedKernel(self, context)
 
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The kernel average over all other episodes."""
@@ -71,16 +80,50 @@ class ConditionedKernel(Weighted):
 
     exact: ClassVar[bool] = True
 
-    def __init__(self, model: MeanKernelInterpolation, keys: Tensor, values: Tensor) -> None:
-        self._features = model.features
-        self._keys = PreparedKeys(keys, model.options.normalised)
-        self.values = values
+    def __init__(self, model: MeanKernelInterpolation, context: Context) -> None:
+        self._features = _FrozenFeatures(model)
+        keys = self._features(context.states)
+        self._average: PreparedAverage | IndexedAverage
+        if model.options.acting_index == "faiss" and len(context):
+            self._average = IndexedAverage(keys, context.values)
+        else:
+            self._average = PreparedAverage(keys, context.values, model.options.normalised)
+        self.values = context.values
 
     def __call__(self, states: Tensor) -> Prediction:
         """The weighted average of the remembered values."""
-        return Prediction(self.weights(states) @ self.values)
+        with torch.no_grad():
+            return Prediction(self._average(self._features(states)))
 
     def weights(self, states: Tensor) -> Tensor:
         """w, which sums to one over memories unless the kernel is unnormalised."""  # [T, N]
         with torch.no_grad():
-            return self._keys.weights(self._features(states))
+            return self._average.weights(self._features(states))
+
+    def index_error(self, states: Tensor) -> float | None:
+        """How far the index is from the exact average at these states; None without an index."""
+        if not isinstance(self._average, IndexedAverage):
+            return None
+        with torch.no_grad():
+            return self._average.error(self._features(states))
+
+
+class _FrozenFeatures:
+    """u = L^T z with the weights as they are, in as few operations as that takes.
+
+    L is multiplied into the last layer and into the linear path.
+    """
+
+    def __init__(self, model: MeanKernelInterpolation) -> None:
+        layers = [layer for layer in model.embed if isinstance(layer, nn.Linear)]
+        weights = [(layer.weight.T.clone(), layer.bias.clone()) for layer in layers]
+        self._hidden, (last, bias) = weights[:-1], weights[-1]
+        self._last, self._bias = last @ model.L, bias @ model.L
+        self._skip = model.skip.weight.T @ model.L
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """Features of normalised states."""  # [T, d_s] -> [T, d_z]
+        z = states
+        for weight, bias in self._hidden:
+            z = torch.addmm(bias, z, weight).tanh_()
+        return torch.addmm(self._bias, z, self._last).addmm_(states, self._skip)
