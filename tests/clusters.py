@@ -1,4 +1,4 @@
-"""A simulated Ray cluster of two machines, one core each, of which one can be killed."""
+"""A simulated Ray cluster of two machines, of which one can be killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ask_for_a_token() -> None:
 
 
 @contextmanager
-def two_machines() -> Iterator[tuple[Any, Any]]:
+def two_machines(cores: int = 1) -> Iterator[tuple[Any, Any]]:
     """The cluster, with this process connected to its head, and its other machine."""
     import ray
     from ray.cluster_utils import Cluster
@@ -33,13 +33,13 @@ def two_machines() -> Iterator[tuple[Any, Any]]:
     cluster = Cluster(
         initialize_head=True,
         head_node_args={
-            "num_cpus": 1,
+            "num_cpus": cores,
             "include_dashboard": False,
             "_system_config": SETTINGS,
         },
     )
     try:
-        other = cluster.add_node(num_cpus=1)
+        other = cluster.add_node(num_cpus=cores)
         ray.init(address=cluster.address, log_to_driver=False, logging_level=logging.ERROR)
         yield cluster, other
     finally:

@@ -91,7 +91,7 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def cluster(environments: str) -> Iterator[Any]:
-    with two_machines() as (running, _):
+    with two_machines(cores=4) as (running, _):  # simulated: they are not all used at once
         yield running
 
 
@@ -251,12 +251,23 @@ def test_an_environment_that_cannot_be_played_again_is_named(
 def test_what_a_sampler_cannot_do_is_refused(cluster: Any) -> None:
     with pytest.raises(SettingsError, match="n_workers=0"):
         RaySampler(0)
-    with pytest.raises(ImelError, match="3 workers need as many cores; Ray has 2"):
-        IMeL("MkiPolicy", "Pendulum-v1", sampler=RaySampler(3))
+    with pytest.raises(ImelError, match="9 workers need as many cores; Ray has 8"):
+        IMeL("MkiPolicy", "Pendulum-v1", sampler=RaySampler(9))
     with pytest.raises(SettingsError, match="give an environment's id"):
         IMeL("MkiPolicy", make_seeded("Pendulum-v1", 0), sampler=SerialSampler())
     with pytest.raises(ImelError, match="cannot make environment 'Pendulun-v1'"):
         IMeL("MkiPolicy", "Pendulun-v1", sampler=RaySampler(1))
+
+
+@pytest.mark.slow
+def test_why_workers_cannot_start_is_said(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = "import gymnasium, toy\ngymnasium.register('OnlyHere-v0', toy.PointEnv)"
+    (tmp_path / "only_here.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))  # after the cluster was started
+    with pytest.raises(ImelError, match=r"worker 0 of 1 died .*No module named 'only_here'"):
+        RaySampler(1).make_environments("only_here:OnlyHere-v0", 1)
 
 
 @pytest.mark.slow
@@ -337,28 +348,6 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         connect()
 
 
-@pytest.mark.slow
-def test_a_task_that_is_stopped_gives_its_core_to_the_next(cluster: Any, environments: str) -> None:
-    from imel.bench.ray_pool import RayPool
-
-    pool = RayPool("auto", jobs=1)
-    endless = Run(f"{environments}Slow-v0", "nearest", 0, 100 * 64, BENCH)
-    for key in ("one", "two", "three"):  # the cluster has two cores
-        assert pool.has_room()
-        pool.start(key, endless)
-        assert not pool.has_room()
-        heard: list[Any] = []
-        while not heard:  # under way, so that stopping has something to stop
-            heard = pool.messages(1.0)
-        pool.stop(key)
-    pool.start("last", Run("Pendulum-v1", "nearest", 0, 64, BENCH))
-    last: list[Any] = []
-    while not last or not isinstance(last[-1][1], Finished):
-        last += pool.messages(1.0)
-    assert {key for key, _ in last} == {"last"}
-    pool.close()
-
-
 # --- a machine that dies ---
 
 
@@ -430,3 +419,25 @@ def test_a_search_goes_on_when_a_machine_dies(
         assert killer.killed
     with opened(tmp_path, Problem(task, "regressor", 1024, (0,), fixed), seed=0) as study:
         assert len(completed(study)) == 4
+
+
+@pytest.mark.slow
+def test_a_task_that_is_stopped_gives_its_core_to_the_next(environments: str) -> None:
+    from imel.bench.ray_pool import RayPool
+
+    with two_machines():
+        pool = RayPool("auto", jobs=1)
+        long = Run(f"{environments}Slow-v0", "nearest", 0, 100 * 64, BENCH)
+        for key in ("one", "two", "three"):  # one more than there are cores
+            assert pool.has_room()
+            pool.start(key, long)
+            assert not pool.has_room()
+            while not pool.messages(1.0):  # under way, so that stopping has something to stop
+                pass
+            pool.stop(key)
+        pool.start("last", Run("Pendulum-v1", "nearest", 0, 64, BENCH))
+        heard: list[Any] = []
+        while not heard or not isinstance(heard[-1][1], Finished):
+            heard += pool.messages(1.0)
+        assert {key for key, _ in heard} == {"last"}
+        pool.close()

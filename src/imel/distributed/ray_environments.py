@@ -21,7 +21,7 @@ from imel.distributed.worker import Worker
 from imel.errors import EnvironmentFaultError, ImelError
 from imel.rollout import FloatArray
 
-_REPLACEMENTS = 10
+_REPLACEMENTS = 4
 """How often in a row one worker may die before that is the user's problem."""
 
 
@@ -73,12 +73,13 @@ class RayEnvironments(VecEnv):
         for _ in range(_REPLACEMENTS):
             try:
                 return self._ray.get(answer)
-            except died:
+            except died as error:
+                reason = str(error).strip().splitlines()[-1].strip()
                 with contextlib.suppress(*died):
                     self._replace(number)
                 answer = getattr(self._workers[number], method).remote(*arguments)
         raise ImelError(
-            f"worker {number} of {len(self._workers)} died {_REPLACEMENTS} times in a row"
+            f"worker {number} of {len(self._workers)} died {_REPLACEMENTS} times in a row: {reason}"
         )
 
     def _replace(self, number: int) -> None:
