@@ -8,6 +8,7 @@ installed a few states go through plain compiled loops.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,8 +29,8 @@ class FrozenNetwork:
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], skip: Tensor | None = None) -> None:
         self._hidden, (self._last, self._bias) = list(layers[:-1]), layers[-1]
         self._skip = skip
-        self._loops = compiled_module() if on_cpu(self._last) else None
-        if self._loops is not None:
+        self._arrays: tuple[Any, ...] | None = None
+        if on_cpu(self._last) and compiled_module() is not None:
             beside = torch.zeros(layers[0][0].shape[0], self._last.shape[1])
             self._arrays = (
                 tuple(weight.contiguous().numpy() for weight, _ in layers),
@@ -39,8 +40,10 @@ class FrozenNetwork:
 
     def __call__(self, states: Tensor) -> Tensor:
         """Outputs at normalised states."""  # [T, d_s] -> [T, outputs]
-        if self._loops is not None and len(states) <= FEW:
-            answer: Tensor = self._loops.network(states.contiguous(), *self._arrays)
+        if self._arrays is not None and len(states) <= FEW:
+            loops = compiled_module()
+            assert loops is not None
+            answer: Tensor = loops.network(states.contiguous(), *self._arrays)
             return answer
         hidden = states
         for weight, bias in self._hidden:
