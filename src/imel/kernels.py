@@ -27,6 +27,9 @@ _TILE_ELEMENTS = 1 << 19
 """Weights held at once: 2 MiB of float32, which stays in cache."""
 _NARROW = 64
 """Features or values up to which the compiled form is the faster one; beyond, matrix products."""
+_FEW_QUERIES, _FEW_KEYS = 32, 1 << 15
+"""Up to these, acting is compiled: no quicker, but the simulator is that runs next, for a matrix
+library's widest instructions slow the processor down for a while."""
 _FEW_PAIRS = 1 << 21
 """Pairs up to which one thread of the compiled form is faster than several of torch."""
 
@@ -84,29 +87,28 @@ class PreparedAverage:
 
     def __init__(self, keys: Tensor, values: Tensor, normalised: bool = True) -> None:
         self.values = values
-        self._keys = keys
-        self._normalised = normalised
-        self._prepared: PreparedKeys | None = None
+        self._keys = PreparedKeys(keys, normalised)
         self._logits = values.new_empty(0, keys.shape[0])
+        form = _compiled_form(keys[:_FEW_QUERIES], keys, values) if normalised else None
+        small = len(keys) <= _FEW_KEYS
+        self._packed = form.PackedKeys(keys, values) if form is not None and small else None
 
     def __call__(self, queries: Tensor) -> Tensor:
         """y at each query."""  # [T, d] -> [T, d_v]
+        if self._packed is not None and len(queries) <= _FEW_QUERIES:
+            answer: Tensor = self._packed.average(queries)[0]
+            return answer
         if self._logits.shape[0] != queries.shape[0]:
-            self._logits = self.values.new_empty(queries.shape[0], self._keys.shape[0])
-        return self._keys_prepared().weights(queries, out=self._logits) @ self.values
+            self._logits = self.values.new_empty(queries.shape[0], self._logits.shape[1])
+        return self._keys.weights(queries, out=self._logits) @ self.values
 
     def weights(self, queries: Tensor) -> Tensor:
         """The share of each key in the answer for each query."""  # [T, N]
-        return self._keys_prepared().weights(queries)
-
-    def _keys_prepared(self) -> PreparedKeys:
-        if self._prepared is None:
-            self._prepared = PreparedKeys(self._keys, self._normalised)
-        return self._prepared
+        return self._keys.weights(queries)
 
 
 @cache
-def _compiled_module() -> ModuleType | None:
+def compiled_module() -> ModuleType | None:
     """The compiled form, or None where Numba is missing or has nowhere to keep what it made."""
     try:
         from imel import kernels_compiled
@@ -115,16 +117,20 @@ def _compiled_module() -> ModuleType | None:
     return kernels_compiled
 
 
+def on_cpu(column: Tensor) -> bool:
+    """Whether the compiled form can read it: single precision in main memory."""
+    return column.dtype == torch.float32 and column.device.type == "cpu"
+
+
 def _compiled_form(queries: Tensor, keys: Tensor, values: Tensor) -> ModuleType | None:
     """The compiled form where it can be used and is faster."""
-    columns = (queries, keys, values)
-    if any(column.dtype != torch.float32 or column.device.type != "cpu" for column in columns):
+    if not (on_cpu(queries) and on_cpu(keys) and on_cpu(values)):
         return None
     if len(keys) == 0 or max(keys.shape[1], values.shape[1]) > _NARROW:
         return None
     if torch.get_num_threads() > 2 and queries.shape[0] * keys.shape[0] > _FEW_PAIRS:
         return None
-    return _compiled_module()
+    return compiled_module()
 
 
 def kernel_interpolation(

@@ -25,7 +25,9 @@ NEVER = np.float32(-1e30)
 _LOWEST = np.float32(-3e38)
 _VANISHING = np.float32(1e-30)
 """A sum of weights below which they have lost precision to the smallest number there is."""
-_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
+_SATURATED = np.float32(9.0)
+"""Beyond, tanh is one in single precision."""
 _HALF_ONE, _LOG2_E, _LEAST = np.float32(0.5), np.float32(1.4426950408889634), np.float32(-87.0)
 # Minimax coefficients of 2^f on [-1/2, 1/2]
 _C2, _C3, _C4 = np.float32(2.4022651e-1), np.float32(5.5504109e-2), np.float32(9.6181291e-3)
@@ -213,6 +215,37 @@ def backward(
             _to_queries(k, w0, w1, d_queries, t, u)
             _to_keys(dk, db, queries, t, u, w0, w1)
     return d_queries
+
+
+@_part
+def _tanh_in_place(x: Array) -> None:
+    for j in range(x.size):
+        bounded = min(max(x[j], -_SATURATED), _SATURATED)
+        x[j] = _ONE - _TWO / (_exp(bounded + bounded) + _ONE)
+
+
+@_entry
+def network(states: Array, weights: Any, biases: Any, skip: Array) -> Any:
+    """A tanh network with a linear path beside it; one state after the other."""
+    answer = np.empty((states.shape[0], skip.shape[1]), np.float32)
+    for t in range(states.shape[0]):
+        given = states[t]
+        for layer in range(len(weights)):
+            weight = weights[layer]
+            hidden = biases[layer].copy()
+            for i in range(weight.shape[0]):
+                x = given[i]
+                for j in range(weight.shape[1]):
+                    hidden[j] += x * weight[i, j]
+            if layer < len(weights) - 1:
+                _tanh_in_place(hidden)
+            given = hidden
+        for i in range(skip.shape[0]):
+            x = states[t, i]
+            for j in range(skip.shape[1]):
+                given[j] += x * skip[i, j]
+        answer[t] = given
+    return answer
 
 
 @_entry

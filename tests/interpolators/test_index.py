@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 
 import pytest
@@ -78,6 +79,13 @@ def test_a_run_with_an_index_logs_its_error_and_one_without_does_not() -> None:
         pages.append(book.pages[0])
     assert 0.0 <= pages[0]["memory/index_error"] < 0.01
     assert "memory/index_error" not in pages[1]
+
+
+def test_a_policy_with_an_index_can_be_copied() -> None:
+    context, queries = field(500), field(20, seed=1).states
+    conditioned = MeanKernelInterpolation(3, 3, MkiOptions(acting_index="faiss")).condition(context)
+    twin = copy.deepcopy(conditioned)
+    torch.testing.assert_close(twin(queries).mean, conditioned(queries).mean)
 
 
 def test_what_an_index_cannot_do_is_refused() -> None:

@@ -157,8 +157,8 @@ def floor(count: int) -> Figures:
 @contextmanager
 def without_numba(really: bool) -> Iterator[None]:
     """If `really`, as where there is none."""
-    original = kernels._compiled_module
-    with patch.object(kernels, "_compiled_module", (lambda: None) if really else original):
+    original = kernels.compiled_module
+    with patch.object(kernels, "compiled_module", (lambda: None) if really else original):
         yield
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from imel.errors import SettingsError
 from imel.experience import Context
 from imel.interpolators.base import Interpolator, Prediction, Weighted, mlp
+from imel.interpolators.frozen import FrozenNetwork, frozen_layers
 from imel.interpolators.index import IndexedAverage, import_faiss
 from imel.kernels import PreparedAverage, kernel_interpolation
 
@@ -81,7 +82,7 @@ class ConditionedKernel(Weighted):
     exact: ClassVar[bool] = True
 
     def __init__(self, model: MeanKernelInterpolation, context: Context) -> None:
-        self._features = _FrozenFeatures(model)
+        self._features = _frozen(model)
         keys = self._features(context.states)
         self._average: PreparedAverage | IndexedAverage
         if model.options.acting_index == "faiss" and len(context):
@@ -108,22 +109,7 @@ class ConditionedKernel(Weighted):
             return self._average.error(self._features(states))
 
 
-class _FrozenFeatures:
-    """u = L^T z with the weights as they are, in as few operations as that takes.
-
-    L is multiplied into the last layer and into the linear path.
-    """
-
-    def __init__(self, model: MeanKernelInterpolation) -> None:
-        layers = [layer for layer in model.embed if isinstance(layer, nn.Linear)]
-        weights = [(layer.weight.T.clone(), layer.bias.clone()) for layer in layers]
-        self._hidden, (last, bias) = weights[:-1], weights[-1]
-        self._last, self._bias = last @ model.L, bias @ model.L
-        self._skip = model.skip.weight.T @ model.L
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """Features of normalised states."""  # [T, d_s] -> [T, d_z]
-        z = states
-        for weight, bias in self._hidden:
-            z = torch.addmm(bias, z, weight).tanh_()
-        return torch.addmm(self._bias, z, self._last).addmm_(states, self._skip)
+def _frozen(model: MeanKernelInterpolation) -> FrozenNetwork:
+    """u = L^T z with the weights as they are: L is multiplied into what comes before it."""
+    *hidden, (last, bias) = frozen_layers(model.embed)
+    return FrozenNetwork([*hidden, (last @ model.L, bias @ model.L)], model.skip.weight.T @ model.L)

@@ -13,6 +13,7 @@ from torch.nn.functional import gaussian_nll_loss, softplus
 
 from imel.experience import Context
 from imel.interpolators.base import Conditioned, Interpolator, Prediction, mlp
+from imel.interpolators.frozen import FrozenNetwork, frozen_layers
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class NeuralProcess(Interpolator):
         self.encoder = mlp(state_dim + value_dim, options.hidden, width)  # h^w
         self.to_latent = nn.Linear(width, 2 * options.latent)
         self.path = self.make_path(state_dim, value_dim)
-        summary = options.latent + (width if self.path is not None else 0)
-        self.decoder = mlp(state_dim + summary, options.hidden, 2 * value_dim)  # g^w
+        self.summary_dim = options.latent + (width if self.path is not None else 0)
+        self.decoder = mlp(state_dim + self.summary_dim, options.hidden, 2 * value_dim)  # g^w
 
     def make_path(self, state_dim: int, value_dim: int) -> DeterministicPath | None:
         """What reaches the decoder beside z, if anything."""
@@ -87,7 +88,11 @@ class NeuralProcess(Interpolator):
 
     def decode(self, states: Tensor, summary: Tensor) -> Prediction:
         """g^w(s, z): mean and sigma of the values at the states."""
-        mean, raw = self.decoder(torch.cat([states, summary], dim=1)).chunk(2, dim=1)
+        return self.prediction(self.decoder(torch.cat([states, summary], dim=1)))
+
+    def prediction(self, decoded: Tensor) -> Prediction:
+        """Mean and sigma from what the decoder puts out."""
+        mean, raw = decoded.chunk(2, dim=1)
         return Prediction(mean, self.options.min_value_std + softplus(raw))
 
     def condition(self, context: Context) -> Conditioned:
@@ -138,17 +143,22 @@ class ConditionedNeuralProcess(Conditioned):
     def __init__(
         self, model: NeuralProcess, latent: Tensor, read: Callable[[Tensor], Tensor] | None
     ) -> None:
-        self._decode = model.decode
-        self._latent = latent
+        self._finish = model.prediction
         self._read = read
+        # What the decoder is given of the latent is the same for every state: a bias
+        (first, bias), *others = frozen_layers(model.decoder)
+        state_dim = first.shape[0] - model.summary_dim
+        end = state_dim + latent.shape[0]
+        bias = bias + latent @ first[state_dim:end]
+        first = torch.cat([first[:state_dim], first[end:]])
+        self._decoder = FrozenNetwork([(first, bias), *others])
 
     def __call__(self, states: Tensor) -> Prediction:
         """Decode at the latent's mean."""
         with torch.no_grad():
-            summary = self._latent.expand(states.shape[0], -1)
             if self._read is not None:
-                summary = torch.cat([summary, self._read(states)], dim=1)
-            return self._decode(states, summary)
+                states = torch.cat([states, self._read(states)], dim=1)
+            return self._finish(self._decoder(states))
 
 
 class DeterministicPath(nn.Module, ABC):
