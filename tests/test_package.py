@@ -34,6 +34,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "hub": ("huggingface_hub",),
     "ray": ("ray",),
     "index": ("faiss",),
+    "fast": ("numba",),
     "explorer": ("fastapi", "uvicorn", "pygame"),
 }
 PACKAGES = sorted({package for packages in EXTRAS.values() for package in packages})
