@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -189,3 +192,26 @@ def test_a_prepared_average_is_that_of_double_precision(normalised: bool) -> Non
         torch.testing.assert_close(kept[-1][2].double(), weights, rtol=1e-4, atol=1e-6)
     for answer, expected, _ in kept:  # earlier answers survive later calls
         torch.testing.assert_close(answer.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_first_run_has_the_bits_of_the_next(tmp_path: Path) -> None:
+    # Numba compiles in the first and loads from its cache in the second
+    script = (
+        "import torch; from imel.kernels import kernel_interpolation as average;"
+        "g = torch.Generator().manual_seed(0); draw = lambda *s: torch.randn(*s, generator=g);"
+        "q, k, v = draw(64, 8).requires_grad_(), draw(512, 8), draw(512, 3);"
+        "y = average(3 * q, 3 * k, v, torch.arange(64) // 8, torch.arange(512) // 8);"
+        "y.square().sum().backward();"
+        "print(y.detach().numpy().tobytes().hex(), q.grad.numpy().tobytes().hex())"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment, capture_output=True, text=True, check=True,
+        ).stdout
+        for _ in range(2)
+    )  # fmt: skip
+    assert list(tmp_path.rglob("*.nbi"))
+    assert len(first) > 1000
+    assert first == second

@@ -112,6 +112,8 @@ def compiled_module() -> ModuleType | None:
     """The compiled form, or None where Numba is missing or has nowhere to keep what it made."""
     try:
         from imel import kernels_compiled
+
+        kernels_compiled.compile_elsewhere()
     except (ImportError, RuntimeError):
         return None
     return kernels_compiled

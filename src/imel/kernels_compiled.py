@@ -11,6 +11,8 @@ form in plain torch that always works. Both agree to rounding.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any, cast
 
 import numpy as np
@@ -69,6 +71,27 @@ class PackedKeys:
         d_keys = np.empty((self.count, queries.shape[1]), np.float32)
         loops.unpack(self.keys, d_blocks, d_bias, d_keys)
         return torch.from_numpy(d_queries[:, : queries.shape[1]]), torch.from_numpy(d_keys)
+
+
+def compile_elsewhere() -> None:
+    """Have another process compile what is not in Numba's cache yet, so that this one loads it.
+
+    Code that was just compiled and the same code loaded from the cache differ in the last bits: a
+    first run could not be repeated by a second.
+    """
+    # Numba has no public word for "is it cached"; an index of older sources is read as empty
+    entries: tuple[Any, ...] = (loops.pack, loops.forward, loops.backward, loops.unpack)
+    if not all(entry._cache._cache_file._load_index() for entry in entries):
+        words = "from imel import kernels_compiled; kernels_compiled.use_once()"
+        subprocess.run([sys.executable, "-c", words], check=False, capture_output=True)
+
+
+def use_once() -> None:
+    """Go through all loops of the average and its gradients, which compiles them."""
+    keys = torch.zeros(2, 1)
+    packed = PackedKeys(keys, keys, torch.arange(2))
+    answer, log_sums = packed.average(keys, torch.arange(2))
+    packed.gradients(keys, torch.arange(2), log_sums, answer, answer)
 
 
 def _array(columns: Tensor) -> Array:
