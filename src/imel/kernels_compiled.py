@@ -80,18 +80,21 @@ def compile_elsewhere() -> None:
     first run could not be repeated by a second.
     """
     # Numba has no public word for "is it cached"; an index of older sources is read as empty
-    entries: tuple[Any, ...] = (loops.pack, loops.forward, loops.backward, loops.unpack)
+    average: tuple[Any, ...] = (loops.pack, loops.forward, loops.backward, loops.unpack)
+    entries = (*average, loops.network)
     if not all(entry._cache._cache_file._load_index() for entry in entries):
         words = "from imel import kernels_compiled; kernels_compiled.use_once()"
         subprocess.run([sys.executable, "-c", words], check=False, capture_output=True)
 
 
 def use_once() -> None:
-    """Go through all loops of the average and its gradients, which compiles them."""
+    """Go through all loops once, which compiles them; the network as deep as it is by default."""
     keys = torch.zeros(2, 1)
     packed = PackedKeys(keys, keys, torch.arange(2))
     answer, log_sums = packed.average(keys, torch.arange(2))
     packed.gradients(keys, torch.arange(2), log_sums, answer, answer)
+    weights, biases = (_array(torch.zeros(1, 1)),) * 3, (_array(torch.zeros(1)),) * 3
+    network(torch.zeros(1, 1), weights, biases, weights[0])
 
 
 def _array(columns: Tensor) -> Array:

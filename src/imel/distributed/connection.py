@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 from imel.errors import ImelError
+from imel.extras import require
 
 LOCAL = "local"
 _SECONDS_TO_ANSWER = 10.0
@@ -18,10 +19,7 @@ def connect(address: str = LOCAL) -> Any:
     Another is "auto" (a cluster this machine belongs to), host:port, or ray://host:port. A process
     that is connected already stays where it is.
     """
-    try:
-        import ray
-    except ImportError:
-        raise ImelError("Ray is not installed: pip install 'imel[ray]'") from None
+    ray = require("ray", "ray")
     if ray.is_initialized():
         return ray
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
