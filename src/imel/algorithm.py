@@ -8,8 +8,9 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self, get_args, overload
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from imel.errors import (
 )
 from imel.experience import Rollout
 from imel.explain import Explanation, Many, One, Rows, explain
+from imel.improvement import Update
 from imel.kernels import denormals_flushed
 from imel.normaliser import ReturnScale
 from imel.policy import POLICIES, ImelPolicy, check_spaces
@@ -82,7 +84,7 @@ class IMeL(SavedAlgorithm):
             raise SettingsError(
                 f"{policy_class.__name__} is no policy of imel; use one of {', '.join(POLICIES)}"
             )
-        changes = {**policy_class.recommended, **named_preset(preset), **settings}
+        changes = {**_defaults(policy_class, preset, settings), **settings}
         self.settings = Settings().updated(changes)
         if self.settings.std_mode == "model" and not policy_class.interpolator_class.predicts_std:
             raise SettingsError(
@@ -104,6 +106,7 @@ class IMeL(SavedAlgorithm):
             support_multi_env=True,
             seed=seed,
         )
+        self.trust_region_schedule = parse_schedule("trust_region", self.settings.trust_region)
         self.kl_budget_schedule = parse_schedule("kl_budget", self.settings.kl_budget)
         self.std_schedule = parse_schedule("std", self.settings.std)
         self.iteration = 0
@@ -269,6 +272,7 @@ class IMeL(SavedAlgorithm):
         self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
         progress = self._current_progress_remaining
         self._update_learning_rate(self.optimizer)
+        self.trust_region = self.trust_region_schedule(progress)
         self.kl_budget = self.kl_budget_schedule(progress)
         self.logger.record("improve/kl_budget", self.kl_budget)
         self.max_std = max(self.std_schedule(progress), self.settings.min_std)
@@ -408,6 +412,21 @@ class IMeL(SavedAlgorithm):
         except ValueError as error:
             self.n_envs = before
             raise SpaceError(f"not the spaces this model was made for: {error}") from None
+
+
+def _defaults(
+    policy_class: type[ImelPolicy], preset: str | None, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What the policy recommends and the preset says.
+
+    Without one, an update that is not the recommended one comes with the preset of its name.
+    """
+    recommended = dict(policy_class.recommended)
+    usual = recommended.get("update", Settings().update)
+    update = settings.get("update", usual)
+    if preset is None and update != usual and update in get_args(Update):
+        preset = update
+    return {**recommended, **named_preset(preset)}
 
 
 def _make_env(

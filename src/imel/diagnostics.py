@@ -6,7 +6,7 @@ import torch
 
 from imel.experience import Rollout
 from imel.improvement import mean_kl
-from imel.interpolators.anchored import Anchored
+from imel.interpolators.anchored import AnchoredTrend
 from imel.interpolators.base import Weighted, effective_neighbours
 from imel.interpolators.mki import ConditionedKernel
 from imel.policy import ImelPolicy
@@ -25,7 +25,9 @@ def diagnose(
     memory, context, device = policy.memory, policy.context(), policy.device
     figures: dict[str, float] = {}
     rows = torch.randperm(len(context), generator=generator)[:_ROWS].to(device)
-    error = leave_one_out_error(policy.interpolator, context, rows)
+    # Where nothing is learned there is no fit to judge
+    learns = policy.interpolator.learns
+    error = leave_one_out_error(policy.interpolator, context, rows) if learns else None
     if error is not None:
         figures["train/loo_error"] = error
     improvements = memory.column("improved_means") - memory.column("means")
@@ -41,9 +43,9 @@ def diagnose(
     if isinstance(conditioned, Weighted):
         weights = conditioned.weights(policy.normaliser(states[:_FEW_ROWS]))
         figures["memory/effective_neighbours"] = float(effective_neighbours(weights.abs()).mean())
-    anchor = conditioned.anchor if isinstance(conditioned, Anchored) else conditioned
-    if isinstance(anchor, ConditionedKernel):
-        error = anchor.index_error(policy.normaliser(states[:_FEW_ROWS]))
+    kernel = conditioned.kernel if isinstance(conditioned, AnchoredTrend) else conditioned
+    if isinstance(kernel, ConditionedKernel):
+        error = kernel.index_error(policy.normaliser(states[:_FEW_ROWS]))
         if error is not None:
             figures["memory/index_error"] = error
     age = iteration - memory.column("iterations").double()

@@ -25,8 +25,9 @@ class ImprovementSettings:
     of improved means. `anchored`: at every iteration all memories are improved again against the
     current policy, and the policy moves from there by a bounded step (paper note 10); it wants
     settings of its own, those of the preset `anchored`."""
-    trust_region: float = 0.02
-    """delta: mean KL by which an anchored update moves the policy (paper note 13)."""
+    trust_region: float | str = 0.02
+    """delta: mean KL by which an anchored update moves the policy (paper note 13). A number, or
+    `start:end` for a linear schedule over the run."""
     kl_budget: float | str = "6:1"
     """epsilon: mean KL between improved and acting policy, over all action dimensions together.
     A number, or `start:end` for a linear schedule over the run. In an anchored update it sets how
@@ -39,6 +40,8 @@ class ImprovementSettings:
     `schedule`: follow `std`. `constant`: keep its start (the paper's text). `advantage`: policy
     gradient on sigma. `paper`: Algorithm 2 to the letter, without the advantage. `model`: the
     interpolator's own sigma (Algorithm 1; Neural Processes only). Paper note 3."""
+    std_rate: float = 1.0
+    """How far log sigma goes along its natural gradient per iteration, in `adaptive`."""
     entropy_bonus: float = 0.02
     """What log sigma gains per iteration in `adaptive`, in deviations of the advantage: noise is
     given up only where it costs more than this."""
@@ -135,6 +138,22 @@ def step_scale(kl: float, trust_region: float) -> float:
     The KL of a shift of means is quadratic in its length. Zero where there is no step to scale.
     """
     return float((trust_region / kl) ** 0.5) if kl > 0.0 else 0.0
+
+
+def confirmed_share(predicted: Tensor, values: Tensor) -> float:
+    """How much of a prediction to believe: its regression on held-out values, less one error.
+
+    Between zero, where the values do not confirm it, and one.
+    """
+    predicted, values = predicted.double(), values.double()
+    energy = float(predicted.square().sum())
+    if not energy > 0.0:
+        return 0.0
+    slope = float((predicted * values).sum()) / energy
+    left = values - slope * predicted
+    # As if all were of one size and independent: each then errs by its share of what is left
+    error = float((predicted * left).square().sum()) ** 0.5 / energy
+    return min(1.0, max(0.0, slope - error))
 
 
 def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:

@@ -2,9 +2,8 @@
 
     raw state -> Normaliser -> Interpolator conditioned on the Memory -> N(mu, sigma) -> action
 
-Plainly, as in the paper, mu interpolates the improved means of all memories. Anchored, it
-interpolates the means of the newest ones and adds a bounded step, smoothed from the improvements
-of all (`imel.interpolators.anchored`). A policy's behaviour is in its memory. One class a kind of
+Plainly, as in the paper, mu interpolates the improved means of all memories. Anchored, it is
+where the policy was, moved by a bounded step (`imel.interpolators.anchored`). A policy's behaviour is in its memory. One class a kind of
 interpolator; each names the settings of `IMeL` under which that kind learns well on all tasks.
 """
 
@@ -25,7 +24,7 @@ from imel import checkpoint
 from imel.errors import CheckpointError, SpaceError
 from imel.experience import Context
 from imel.improvement import Update
-from imel.interpolators.anchored import Anchored, AnchoredRidge, WeightedAnchored
+from imel.interpolators.anchored import Anchored, AnchoredTrend, Trend, WeightedAnchored
 from imel.interpolators.attentive import AttentiveNeuralProcess, AttentiveOptions
 from imel.interpolators.base import Conditioned, Interpolator, Weighted
 from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
@@ -109,7 +108,7 @@ class ImelPolicy(BasePolicy):
             state_dim, action_dim, self.options
         )
         if not isinstance(self.interpolator, RidgeRegression):  # which has a basis
-            self.basis = Basis(state_dim, _WAVES)
+            self.basis = Basis(state_dim, getattr(self.options, "waves", _WAVES))
         self.memory = Memory(memory_size, state_dim, action_dim)
         self.register_buffer("std", torch.full((action_dim,), 0.5))
         self.register_buffer("step_scale", torch.zeros(()))
@@ -168,7 +167,11 @@ class ImelPolicy(BasePolicy):
         return Anchored(anchor, step, scale)
 
     def changed(self) -> None:
-        """Memory, weights or normaliser are no longer those the policy was conditioned on."""
+        """Memory or normaliser are no longer those the policy was conditioned on."""
+        self.fitted()
+
+    def fitted(self) -> None:
+        """The interpolator's weights are no longer those the policy was conditioned on."""
         self._acting = None
 
     def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -255,11 +258,60 @@ _QUIET: Mapping[str, Any] = {"std": "0.4:0.1", "std_mode": "schedule", "min_std"
 """Fitted networks are disturbed by the noise that helps kernels to explore."""
 
 
-class MkiPolicy(ImelPolicy):
-    """Mean Kernel Interpolation: every action is a weighted average of remembered ones."""
+class TrendedPolicy(ImelPolicy):
+    """One whose anchor and step are trends over all memories: the base of two.
+
+    What the trends leave of the newest memories is for the interpolator.
+    """
+
+    recommended: ClassVar[Mapping[str, Any]] = ANCHORED
+    kernel_shares: Tensor  # [2] how far the interpolator is believed, of means and of improvements
+    _trend: Trend | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register_buffer("kernel_shares", torch.zeros(2))
+
+    @property
+    def trend_basis(self) -> Basis:
+        """The functions of the state that trends are made of."""
+        return self.basis
+
+    @property
+    def trend(self) -> Trend:
+        """The memories' trends; made anew after `changed`."""
+        if self._trend is None:
+            with torch.inference_mode(False), torch.no_grad():
+                asked = self.improvements()
+                design = Design(self.trend_basis, asked.states)
+                means = Ridge(design, self.memory.column("means"), _FAITHFUL)
+                self._trend = Trend(design, means, Ridge(design, asked.values, self.options.penalty))
+        return self._trend
+
+    def changed(self) -> None:
+        """Neither what the policy was conditioned on holds any more, nor its trends."""
+        super().changed()
+        self._trend = None
+
+
+class MkiPolicy(TrendedPolicy):
+    """Mean Kernel Interpolation: every action is a weighted sum of remembered ones."""
 
     interpolator_class = MeanKernelInterpolation
     options_class = MkiOptions
+
+    def context(self) -> Context:
+        """What is interpolated: improved means, or if anchored what trends leave of the newest."""
+        if self.update == "plain":
+            return super().context()
+        return self._context(self.trend.left()).rows(self.anchor_rows())
+
+    def _anchored(self) -> Anchored:
+        scale, kernel = float(self.step_scale), None
+        if self.kernel_shares.any():
+            kernel = self.interpolator.condition(self.context())
+            assert isinstance(kernel, Weighted)
+        return AnchoredTrend(self.trend, scale, kernel, self.anchor_rows(), self.kernel_shares)
 
 
 class NpPolicy(ImelPolicy):
@@ -287,31 +339,24 @@ class RegressorPolicy(ImelPolicy):
     options_class = RegressorOptions
 
 
-class RidgePolicy(ImelPolicy):
-    """Ridge regression on fixed waves of the state: nothing is learned but the memory.
-
-    All memories make the anchor, and anchor and step share a basis.
-    """
+class RidgePolicy(TrendedPolicy):
+    """Ridge regression on fixed waves of the state: trends alone, and nothing to be learned."""
 
     interpolator: RidgeRegression
     interpolator_class = RidgeRegression
     options_class = RidgeOptions
-    recommended: ClassVar[Mapping[str, Any]] = {
-        **ANCHORED,
-        "std": 1.0,
-        "entropy_bonus": 0.0,
-    }
+
+    @property
+    def trend_basis(self) -> Basis:
+        """The interpolator's own."""
+        return self.interpolator.basis
 
     def anchor_rows(self) -> Tensor:
         """All of them."""
         return torch.arange(len(self.memory), device=self.device)
 
     def _anchored(self) -> Anchored:
-        asked = self.improvements()
-        design = Design(self.interpolator.basis, asked.states)
-        means = Ridge(design, self.memory.column("means"), _FAITHFUL)
-        step = Ridge(design, asked.values, self.interpolator.options.penalty)
-        return AnchoredRidge(design, means, step, float(self.step_scale))
+        return AnchoredTrend(self.trend, float(self.step_scale))
 
 
 class NearestPolicy(ImelPolicy):

@@ -4,23 +4,42 @@ from __future__ import annotations
 
 from typing import Any
 
+PLAIN: dict[str, Any] = {
+    "update": "plain",
+    "memory_size": 2048,
+    "gae_lambda": 0.9,
+    "std": "0.5:0.2",
+    "std_mode": "adaptive",
+    "std_rate": 1.0,
+    "entropy_bonus": 0.02,
+    "gradient_steps": 20,
+    "targets_per_step": 256,
+    "critic_epochs": 5,
+    "critic_batch_size": 128,
+}
+"""What a plain update learns with: the general defaults."""
+
 ANCHORED: dict[str, Any] = {
     "update": "anchored",
     "memory_size": 8192,
     "gae_lambda": 0.97,
-    "std": 0.5,
+    "std": 0.55,
     "std_mode": "adaptive",
-    "min_std": 0.05,
+    "std_rate": 0.15,
+    "entropy_bonus": 0.0,
     "gradient_steps": 10,
     "targets_per_step": 128,
     "critic_epochs": 2,
     "critic_batch_size": 256,
 }
+"""What an anchored one learns with."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The paper's text, with schedules of epsilon and sigma that let it learn
-    "paper": {"update": "plain", "std": "0.4:0.1", "std_mode": "schedule", "min_std": 0.02},
-    # All memories improved again at every iteration: learns faster at first
+    "paper": {**PLAIN, "std": "0.4:0.1", "std_mode": "schedule", "min_std": 0.02},
+    # Only the new batch is improved, as in the paper, under a sigma that adapts
+    "plain": PLAIN,
+    # All memories improved again at every iteration, and a policy that moves by a bounded step
     "anchored": ANCHORED,
     # Where a policy that does nothing is a local optimum: explore with the whole action range
     # first, and fit slowly, lest noise about the cost of acting make the policy stand still

@@ -17,14 +17,14 @@ from imel.schedules import parse_schedule
 from imel.training import FitSettings
 from imel.validation import updated
 
-SCHEDULED = ("kl_budget", "std", "learning_rate")
+SCHEDULED = ("trust_region", "kl_budget", "std", "learning_rate")
 
 _RANGES = {
     "gamma": (0.0, 1.0),
     "gae_lambda": (0.0, 1.0),
     "advantage_clip": (1e-6, 1e30),
     "min_std": (1e-6, 10.0),
-    "trust_region": (1e-9, 1e9),
+    "std_rate": (0.0, 10.0),
     "entropy_bonus": (0.0, 10.0),
     "prior_std": (0.0, 10.0),
     "memory_size": (2, 2**40),

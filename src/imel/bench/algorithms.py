@@ -175,16 +175,14 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     # name: (algorithm, overrides). A variant's rows have its name as their algorithm
     "trpo-plain": ("trpo", {"normalise": False}),  # no normalisation, as the paper ran it
     "mki-paper": ("mki", {"preset": "paper"}),
-    "mki-no-bonus": ("mki", {"entropy_bonus": 0.0}),
-    "mki-fixed-std": ("mki", {"std_mode": "constant"}),
-    "mki-anchored": ("mki", {"preset": "anchored"}),
+    "mki-plain": ("mki", {"preset": "plain"}),
     "np-anchored": ("np", {"preset": "anchored"}),
-    # What the anchored update is made of, taken away one at a time
-    "mki-forgetful": (  # no batch is used twice
-        "mki",
-        {"preset": "anchored", "memory_size": 1024, "critic_epochs": 16},
-    ),
-    "mki-far": ("mki", {"preset": "anchored", "trust_region": 0.1}),
+    # What the default of mki is made of, taken away one at a time; `ridge` is it without its kernel
+    "mki-linear": ("mki", {"waves": 0}),  # trends in the state alone
+    "mki-fast-std": ("mki", {"std_rate": 1.0}),
+    "mki-fixed-std": ("mki", {"std_mode": "constant"}),
+    "mki-forgetful": ("mki", {"memory_size": 1024, "critic_epochs": 16}),  # no batch is used twice
+    "mki-far": ("mki", {"trust_region": 0.1}),
 }
 
 

@@ -41,7 +41,7 @@ def warm_start(model: SavedAlgorithm, dataset: Dataset) -> None:
     if anchored and not logged.rewarded:
         raise ImelError(
             "update='anchored' improves its memories again at every iteration, for which these "
-            "have no rewards; use update='plain', or give rewards"
+            "have no rewards; use preset='plain', or give rewards"
         )
     rows = _rows(_fitting(logged, memory.capacity), model.policy.device)
     if anchored and logged.update != "anchored":

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.policy import ImelPolicy
+from imel.policy import ImelPolicy, TrendedPolicy
 
 Rows = Sequence[int] | Sequence[bool] | NDArray[Any]
 """Places in the memory, or for each of them whether it is meant; or numbers of episodes."""
@@ -29,7 +29,10 @@ def policy_without(
     memory.forget_rows(left_out)
     # What is in the memo is not copied: of the memory there is a smaller one, and what is
     # conditioned on the whole of it is of no use
-    reduced = copy.deepcopy(policy, {id(policy.memory): memory, id(policy.acting): None})
+    memo: dict[int, Any] = {id(policy.memory): memory, id(policy.acting): None}
+    if isinstance(policy, TrendedPolicy):
+        memo[id(policy.trend)] = None
+    reduced = copy.deepcopy(policy, memo)
     reduced.changed()
     return reduced
 

@@ -55,19 +55,95 @@ class WeightedAnchored(Anchored, Weighted):
         return contributions
 
 
-class AnchoredRidge(WeightedAnchored):
-    """Anchor and step on one basis: the anchor gives back what the policy was, without loss.
+class Trend:
+    """Means and improvements of all memories, each by ridge regression on one basis.
 
     An average of neighbours flattens what it is given a little at every iteration, and that sums
     up to more than the steps do; a regression whose basis spans the policy does not.
     """
 
-    def __init__(self, design: Design, means: Ridge, step: Ridge, scale: float) -> None:
-        rows = torch.arange(means.values.shape[0], device=means.values.device)
-        super().__init__(means, step, scale, rows)
-        self._basis, self._means = design.basis, means
+    def __init__(self, design: Design, means: Ridge, step: Ridge) -> None:
+        self.design, self.means, self.step = design, means, step
+
+    def left(self) -> Tensor:
+        """What it leaves of the memories' means and of their improvements."""  # [N, 2 d_a]
+        return torch.cat([self.means.left(), self.step.left()], dim=1)
+
+
+class AnchoredTrend(Anchored, Weighted):
+    """Anchor and step by their trends, and a kernel for what the trends leave of the memories.
+
+    It is a linear smoother throughout. With S(s) the shares in a trend, w(s) those in the kernel
+    and c how far the kernel is believed, those in the sum are S(s) + c w(s) (I - S).
+
+    :param kernel: over some of the memories, whose values are columns of `Trend.left`
+    :param rows: which memories these are
+    :param believed: how far it is in the anchor, and how far in the step
+    """
+
+    exact = True
+
+    def __init__(
+        self,
+        trend: Trend,
+        scale: float,
+        kernel: Weighted | None = None,
+        rows: Tensor | None = None,
+        believed: Tensor | None = None,
+    ) -> None:
+        self.trend, self.scale, self.kernel = trend, scale, kernel
+        self._rows = torch.zeros(0, dtype=torch.int64) if rows is None else rows
+        self._believed = torch.zeros(2) if believed is None else believed
+        self.values = trend.means.values
+        width, parts = self.values.shape[1], (trend.means, trend.step)
+        self._slope = torch.cat([part.slope for part in parts], dim=1)  # [d_phi, 2 d_a]
+        offset = torch.cat([part.offset for part in parts])
+        self._offset = offset - trend.design.centre @ self._slope
+        self._belief = self._believed.repeat_interleave(width)  # [2 d_a]
 
     def __call__(self, states: Tensor) -> Prediction:
         """Where the policy is at these states, moved."""
-        features = self._basis(states)
-        return Prediction(self._means.at(features) + self.scale * self.step.at(features))
+        anchor, step = self._parts(states)
+        return Prediction(anchor + self.scale * step)
+
+    def anchor(self, states: Tensor) -> Prediction:  # type: ignore[override]
+        """Where the policy is."""
+        return Prediction(self._parts(states)[0])
+
+    def step(self, states: Tensor) -> Prediction:  # type: ignore[override]
+        """Where it would go, were the scale one."""
+        return Prediction(self._parts(states)[1])
+
+    def _parts(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.addmm(self._offset, self.trend.design.basis(states), self._slope)
+        if self.kernel is not None:
+            both += self._belief * self.kernel(states).mean
+        anchor, step = both.chunk(2, dim=1)
+        return anchor, step
+
+    def weights(self, states: Tensor) -> Tensor:
+        """Shares in the anchor, which sum to one and may be negative."""  # [T, N]
+        return self._shares(states)[0]
+
+    def contributions(self, states: Tensor) -> Tensor:
+        """What each memory adds, through anchor and step."""  # [T, N, d_v]
+        anchor, step = self._shares(states)
+        contributions = anchor[:, :, None] * self.trend.means.values
+        contributions += self.scale * step[:, :, None] * self.trend.step.values
+        return contributions
+
+    def _shares(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """The memories' shares in anchor and step."""  # [T, N] each
+        design, trend = self.trend.design, self.trend
+        features = design.basis(states) - design.centre
+        if self.kernel is None:
+            return trend.means.shares(features, 1.0), trend.step.shares(features, 1.0)
+        weights = self.kernel.weights(states)  # [T, n]
+        there, total = weights @ design.features[self._rows], weights.sum(dim=1, keepdim=True)
+        anchor, step = (
+            part.shares(features - believed * there, 1.0 - believed * total).index_add_(
+                1, self._rows, believed * weights
+            )
+            for part, believed in zip((trend.means, trend.step), self._believed, strict=True)
+        )
+        return anchor, step

@@ -29,6 +29,11 @@ class MkiOptions:
     normalised: bool = True
     """Weights sum to one (Nadaraya-Watson). `False` is the paper's plain sum, with the missing
     minus sign: its answer grows with the memory (paper note 2)."""
+    waves: int = 256
+    """Anchored: functions of the state, beside the state itself, on which trends are fitted."""
+    penalty: float = 1.0
+    """Anchored: how far the trend of improvements is shrunk, in units of its basis' mean
+    eigenvalue."""
     acting_index: Literal["none", "faiss"] = "none"
     """`faiss`: act on the nearest memories only, found by an approximate index that is made again
     after every fit (extra `index`). It pays from some 100 000 memories on; fitting is exact."""

@@ -71,31 +71,35 @@ class Ridge(Weighted):
     def __init__(self, design: Design, values: Tensor, penalty: float | None = None) -> None:
         self._design, self.values = design, values
         count = max(1, values.shape[0])  # of nothing the mean is zero, and so is the answer
-        self._offset = values.sum(dim=0) / count
-        centred = (values - self._offset).double()
+        self.offset = values.sum(dim=0) / count
+        centred = (values - self.offset).double()
         projected = design.features.double().T @ centred  # [d_phi, d_v]
         self.penalty = (
             _best_penalty(design, projected, centred) if penalty is None else penalty * design.unit
         )
         ridge = self.penalty * torch.eye(len(design.gram), dtype=torch.double, device=values.device)
         self._factor = torch.linalg.cholesky(design.gram + ridge)
-        self._slope = torch.cholesky_solve(projected, self._factor).to(values.dtype)
+        self.slope = torch.cholesky_solve(projected, self._factor).to(values.dtype)
 
     def __call__(self, states: Tensor) -> Prediction:
         """The fitted surface."""
-        return Prediction(self.at(self._design.basis(states)))
+        features = self._design.basis(states) - self._design.centre
+        return Prediction(torch.addmm(self.offset, features, self.slope))
 
-    def at(self, features: Tensor) -> Tensor:
-        """The fitted surface where the basis has these values."""  # [T, d_phi] -> [T, d_v]
-        return torch.addmm(self._offset, features - self._design.centre, self._slope)
+    def left(self) -> Tensor:
+        """What it leaves of the values it was fitted to."""  # [N, d_v]
+        return self.values - torch.addmm(self.offset, self._design.features, self.slope)
 
     def weights(self, states: Tensor) -> Tensor:
         """Shares, which sum to one over memories and may be negative."""  # [T, N]
-        features = (self._design.basis(states) - self._design.centre).double()
-        along = torch.cholesky_solve(features.T, self._factor).T
+        return self.shares(self._design.basis(states) - self._design.centre, 1.0)
+
+    def shares(self, features: Tensor, total: Tensor | float) -> Tensor:
+        """Shares where the basis differs from its centre by this much; they sum to `total`."""
+        along = torch.cholesky_solve(features.double().T, self._factor).T
         # Large shares of opposite signs cancel: in single precision too little would be left
         shares: Tensor = along @ self._design.features.double().T
-        return (shares + 1.0 / max(1, shares.shape[1])).to(states.dtype)
+        return (shares + total / max(1, shares.shape[1])).to(features.dtype)  # [T, N]
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,8 @@ _ALL: tuple[Parameter, ...] = (
     Number("gae_lambda", 0.8, 0.99, linear=True),
     Choice("std_mode", ("adaptive", "schedule")),
     Schedule("std", 0.05, 1.0),
-    Number("entropy_bonus", 0.001, 0.1, when=("std_mode", "adaptive")),
+    Number("std_rate", 0.03, 1.0, when=("std_mode", "adaptive")),
+    Number("entropy_bonus", 0.0, 0.05, linear=True, when=("std_mode", "adaptive")),
     Number("learning_rate", 3e-4, 1e-2),
     Whole("gradient_steps", 5, 80),
     Number("critic_learning_rate", 3e-4, 1e-2),
@@ -231,14 +232,14 @@ def draw(space: Sequence[Parameter], trial: Draw, rest: Mapping[str, Any]) -> di
 
 
 def overrides(space: Sequence[Parameter], drawn: Drawn, rest: Mapping[str, Any]) -> dict[str, Any]:
-    """What the bench is told to set; an anchored update comes with the preset that is made for it.
+    """What the bench is told to set; an update comes with the preset that is made for it.
 
-    That changes settings beside those of the space, to values an anchored update learns with.
+    That changes settings beside those of the space, to values such an update learns with.
     """
     known = {**rest, **drawn}
     settings = {parameter.name: parameter.setting(known) for parameter in applicable(space, known)}
     if "update" in settings:
-        settings["preset"] = "anchored" if settings["update"] == "anchored" else None
+        settings["preset"] = settings["update"]
     return settings
 
 

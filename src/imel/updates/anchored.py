@@ -19,6 +19,7 @@ from imel.advantage import replayed_advantages, standardise
 from imel.critic import explained_variance, fit_critic
 from imel.experience import Rollout, flatten_time
 from imel.improvement import (
+    confirmed_share,
     importance_ratios,
     improved_means,
     mean_kl,
@@ -26,6 +27,7 @@ from imel.improvement import (
     step_size,
 )
 from imel.interpolators.anchored import Anchored
+from imel.policy import TrendedPolicy
 from imel.updates.learner import (
     Learner,
     fit_interpolator,
@@ -60,6 +62,7 @@ def improve(model: Learner, rollout: Rollout) -> None:
     improved = improved_means(*step, eta)
     column("advantages").copy_(advantages)
     column("improved_means").copy_(improved)
+    policy.changed()
     move_std(model, ratios * advantages / ratios.mean(), *step[1:], eta)
     model.logger.record("improve/step_size", eta)
     model.logger.record("improve/target_kl", mean_kl(improved, means, stds))
@@ -69,6 +72,8 @@ def fit(model: Learner, rollout: Rollout) -> None:
     """Fit the anchor's interpolator, smooth the improvements, bound the step they make."""
     fit_interpolator(model)
     policy = model.policy
+    if isinstance(policy, TrendedPolicy):
+        _weigh_kernel(model, policy)
     conditioned = policy.acting.interpolate
     assert isinstance(conditioned, Anchored)
     states = policy.normaliser(flatten_time(rollout.states).to(policy.device))
@@ -76,11 +81,27 @@ def fit(model: Learner, rollout: Rollout) -> None:
     with torch.no_grad():
         step = conditioned.step(states).mean
     kl = mean_kl(step, torch.zeros_like(step), stds)
-    policy.step_scale.fill_(step_scale(kl, model.settings.trust_region))
+    policy.step_scale.fill_(step_scale(kl, model.trust_region))
     conditioned.scale = float(policy.step_scale)
     model.logger.record("improve/step_kl", kl)
     model.logger.record("improve/step_scale", conditioned.scale)
     record_diagnostics(model, rollout)
+
+
+def _weigh_kernel(model: Learner, policy: TrendedPolicy) -> None:
+    """Let the kernel speak as far as it predicts memories of other episodes."""
+    interpolator, context = policy.interpolator, policy.context()
+    if not interpolator.learns or len(context) == 0:
+        return
+    rows = torch.randperm(len(context), generator=model.generator)[:_CHUNK].to(policy.device)
+    targets = context.rows(rows)
+    with torch.no_grad():
+        predicted = interpolator.leave_one_out(context, targets).mean
+    parts = zip(predicted.chunk(2, dim=1), targets.values.chunk(2, dim=1), strict=True)
+    shares = [confirmed_share(guess, value) for guess, value in parts]
+    policy.kernel_shares.copy_(torch.tensor(shares))
+    policy.fitted()
+    model.logger.record("train/kernel_share", shares[1])
 
 
 def _re_anchor(model: Learner) -> None:

@@ -43,6 +43,7 @@ class Learner(Protocol):
     critic_optimizer: Optimizer
     generator: torch.Generator
     iteration: int
+    trust_region: float
     kl_budget: float
     max_std: float
     _n_updates: int
@@ -72,7 +73,7 @@ def move_std(
     """sigma^{k+1}, where it is learned."""
     settings, policy = model.settings, model.policy
     if settings.std_mode == "adaptive":
-        gradient = std_gradient(advantages, actions, means, stds)
+        gradient = settings.std_rate * std_gradient(advantages, actions, means, stds)
         bounds = settings.min_std, model.max_std
         policy.std.copy_(adapted_std(policy.std, gradient, settings.entropy_bonus, *bounds))
     elif settings.std_mode in ("advantage", "paper"):  # Alg. 2 l. 12-13
@@ -88,7 +89,7 @@ def fit_interpolator(model: Learner) -> None:
         policy.interpolator, model.optimizer, policy.context(), model.settings, model.generator
     )
     policy.interpolator.eval()
-    policy.changed()
+    policy.fitted()
     if fit is not None:
         model._n_updates += fit.gradient_steps
         model.logger.record("train/loss", fit.loss)

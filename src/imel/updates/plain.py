@@ -35,6 +35,7 @@ def improve(model: Learner, rollout: Rollout) -> None:
     move_std(model, *step, eta)
     rows |= {"improved_means": improved, "advantages": advantages}
     policy.memory.add(rows, model.iteration, settings, model.generator)  # l. 12
+    policy.changed()
     model.logger.record("improve/step_size", eta)
     model.logger.record("improve/target_kl", mean_kl(improved, rows["means"], rows["stds"]))
 
