@@ -158,7 +158,7 @@ class IMeL(SavedAlgorithm):
             self.critic = self._make_critic().to(self.device)
         self.policy.generator.manual_seed(seed)
         self.return_scale = ReturnScale(settings.gamma)
-        self.policy.std.fill_(max(self.std_schedule(1.0), settings.min_std))
+        self.policy.std.fill_(self._std_at(1.0))
         # An interpolator that learns nothing still has an optimizer, over a parameter of no use
         parameters = list(self.policy.interpolator.parameters()) or [nn.Parameter(torch.zeros(1))]
         self.optimizer = torch.optim.Adam(parameters, lr=self.lr_schedule(1.0), fused=True)
@@ -200,6 +200,13 @@ class IMeL(SavedAlgorithm):
         states = self.policy.normaliser.inverse(states.to(self.device))
         memory.set_prior(states, settings.prior_std * means.to(self.device))
         self.policy.changed()
+
+    def _std_at(self, progress: float) -> float:
+        """`std` as it is when so much of the run remains, of each dimension."""
+        std = self.std_schedule(progress)
+        if self.settings.std_of == "action":
+            std /= self.policy.std.numel() ** 0.5
+        return max(std, self.settings.min_std)
 
     @property
     def n_steps(self) -> int:
@@ -275,7 +282,7 @@ class IMeL(SavedAlgorithm):
         self.trust_region = self.trust_region_schedule(progress)
         self.kl_budget = self.kl_budget_schedule(progress)
         self.logger.record("improve/kl_budget", self.kl_budget)
-        self.max_std = max(self.std_schedule(progress), self.settings.min_std)
+        self.max_std = self._std_at(progress)
         if self.settings.std_mode == "schedule":
             self.policy.std.fill_(self.max_std)
         elif self.settings.std_mode == "adaptive":

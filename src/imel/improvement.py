@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 Update = Literal["plain", "anchored"]
+StdOf = Literal["dimension", "action"]
 StdMode = Literal["adaptive", "schedule", "constant", "advantage", "paper", "model"]
 
 
@@ -35,6 +36,9 @@ class ImprovementSettings:
     std: float | str = "0.5:0.2"
     """sigma in policy units (the action range is [-1, 1]). A number, or `start:end`. In the modes
     that learn sigma this is where it starts, in `adaptive` the most it may be as well."""
+    std_of: StdOf = "dimension"
+    """What `std` is the deviation of: each dimension of the action, or the `action` as a whole,
+    each of its d dimensions then having `std` / sqrt(d)."""
     std_mode: StdMode = "adaptive"
     """`adaptive`: policy gradient on log sigma with an entropy bonus, never above `std`.
     `schedule`: follow `std`. `constant`: keep its start (the paper's text). `advantage`: policy
@@ -141,7 +145,7 @@ def step_scale(kl: float, trust_region: float) -> float:
 
 
 def confirmed_share(predicted: Tensor, values: Tensor) -> float:
-    """How much of a prediction to believe: its regression on held-out values, less one error.
+    """How much of a prediction to believe: its regression on held-out values, less two errors.
 
     Between zero, where the values do not confirm it, and one.
     """
@@ -153,7 +157,7 @@ def confirmed_share(predicted: Tensor, values: Tensor) -> float:
     left = values - slope * predicted
     # As if all were of one size and independent: each then errs by its share of what is left
     error = float((predicted * left).square().sum()) ** 0.5 / energy
-    return min(1.0, max(0.0, slope - error))
+    return min(1.0, max(0.0, slope - 2.0 * error))
 
 
 def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:

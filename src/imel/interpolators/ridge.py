@@ -19,6 +19,8 @@ from imel.interpolators.base import Interpolator, Prediction, Weighted
 
 PENALTIES = tuple(10.0**power for power in range(-4, 4))
 """Candidates for the penalty, in units of the basis' mean eigenvalue."""
+_SUMMED = 512
+"""Rows that are summed in single precision."""
 _REACH = 5.0
 """Normalised states are clipped here: beyond, a plane would lead the policy anywhere."""
 
@@ -49,9 +51,13 @@ class Design:
         features = basis(states)  # [N, d_phi]
         self.centre = features.sum(dim=0) / max(1, features.shape[0])
         self.features = features - self.centre
-        # In double precision: eigenvalues of a memory range over many orders of magnitude
-        double = self.features.double()
-        self.gram = double.T @ double  # [d_phi, d_phi]
+        # In double precision: eigenvalues of a memory range over many orders of magnitude. Sums of
+        # a few hundred rows may be single, they err by less than the smallest penalty
+        self.double = self.features.double()
+        width = features.shape[1]
+        self.gram = features.new_zeros(width, width, dtype=torch.double)  # [d_phi, d_phi]
+        for rows in torch.split(self.features, _SUMMED):
+            self.gram += rows.T @ rows
 
     @property
     def unit(self) -> float:
@@ -73,7 +79,7 @@ class Ridge(Weighted):
         count = max(1, values.shape[0])  # of nothing the mean is zero, and so is the answer
         self.offset = values.sum(dim=0) / count
         centred = (values - self.offset).double()
-        projected = design.features.double().T @ centred  # [d_phi, d_v]
+        projected = design.double.T @ centred  # [d_phi, d_v]
         self.penalty = (
             _best_penalty(design, projected, centred) if penalty is None else penalty * design.unit
         )
@@ -98,7 +104,7 @@ class Ridge(Weighted):
         """Shares where the basis differs from its centre by this much; they sum to `total`."""
         along = torch.cholesky_solve(features.double().T, self._factor).T
         # Large shares of opposite signs cancel: in single precision too little would be left
-        shares: Tensor = along @ self._design.features.double().T
+        shares: Tensor = along @ self._design.double.T
         return (shares + total / max(1, shares.shape[1])).to(features.dtype)  # [T, N]
 
 
