@@ -27,8 +27,8 @@ from imel.environments import SideBySide
 from imel.errors import ImelError, nearest_name
 from imel.policy import POLICIES
 
-IMEL_PRESETS = {"mountaincar": "exploration"}
-"""The one setting IMeL is given by task: there, a policy that does nothing is a local optimum."""
+PLAIN_PRESETS = {"mountaincar": "exploration"}
+"""The one setting a plain policy is given by task: there, doing nothing is a local optimum."""
 
 
 class Algorithm(Protocol):
@@ -62,7 +62,8 @@ class ImelAlgorithm:
         option_names = {field.name for field in fields(policy_class.options_class)}
         options = {name: value for name, value in overrides.items() if name in option_names}
         changes = {name: value for name, value in overrides.items() if name not in option_names}
-        preset = changes.pop("preset", IMEL_PRESETS.get(task.name))
+        alone = policy_class.recommended.get("update") == "anchored"
+        preset = changes.pop("preset", None if alone else PLAIN_PRESETS.get(task.name))
         model = IMeL(
             self.policy,
             None,
