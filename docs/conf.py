@@ -17,7 +17,7 @@ version = release = installed_version("imel")
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["dollarmath"]
-myst_heading_anchors = 2  # so that pages can link to each other's sections as on a code host
+myst_heading_anchors = 3  # so that pages can link to each other's sections as on a code host
 
 default_role = "literal"  # docstrings put code into single backticks
 autodoc_typehints_format = "short"

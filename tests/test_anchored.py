@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import pytest
 import torch
 
-from imel import IMeL
+from imel import IMeL, MkiPolicy
 from imel.improvement import importance_ratios, improved_means, mean_kl
-from imel.interpolators.anchored import Anchored
+from imel.interpolators.anchored import Anchored, AnchoredTrend
 from imel.interpolators.base import Weighted
+from imel.policy import ImelPolicy
 from imel.updates import anchored
-from small import STATES, LogBook, small_model
+from small import STATES, LogBook, points, small_model
 
 STEPS = 192
 """Three batches, of which the memory of a small model holds two."""
@@ -21,6 +23,16 @@ STEPS = 192
 
 def learned(policy: str = "MkiPolicy", **settings: Any) -> IMeL:
     return small_model(policy, update="anchored", **settings).learn(STEPS)
+
+
+def believing(policy: ImelPolicy, anchor: float, step: float) -> AnchoredTrend:
+    """The policy conditioned with shares of its kernel that are given rather than found."""
+    assert isinstance(policy, MkiPolicy)
+    policy.kernel_shares.copy_(torch.tensor([anchor, step]))
+    policy.fitted()
+    conditioned = policy.acting.interpolate
+    assert isinstance(conditioned, AnchoredTrend)
+    return conditioned
 
 
 def batch_states(model: IMeL) -> torch.Tensor:
@@ -74,7 +86,7 @@ def test_every_memory_is_improved_from_its_new_anchor() -> None:
 
 
 def test_the_anchor_is_made_of_the_newest_memories() -> None:
-    model = learned(anchor_size=64)
+    model = learned("NearestPolicy", anchor_size=64)
     policy = model.policy
     rows = policy.anchor_rows()
     assert rows.numel() == 64
@@ -87,6 +99,25 @@ def test_the_anchor_is_made_of_the_newest_memories() -> None:
     assert (shares[:, others] == 0.0).all()
 
 
+def test_a_kernel_is_over_what_trends_leave_of_the_newest_memories() -> None:
+    model = learned(anchor_size=64)
+    policy, column = model.policy, model.policy.memory.column
+    assert isinstance(policy, MkiPolicy)
+    rows, states = policy.anchor_rows(), policy.normaliser(column("states"))
+    assert rows.numel() == 64
+    assert (column("iterations")[rows] == model.iteration - 1).all()
+    trend = policy.trend
+    improvements = column("improved_means") - column("means")
+    left = [column("means") - trend.means(states).mean, improvements - trend.step(states).mean]
+    context = policy.context()
+    torch.testing.assert_close(context.values, torch.cat(left, dim=1)[rows], atol=1e-5, rtol=0.0)
+    assert torch.equal(context.states, states[rows])
+
+    conditioned = believing(policy, 0.5, 0.5)
+    assert conditioned.kernel is not None
+    assert torch.equal(conditioned.kernel.values, context.values)
+
+
 @pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy", "RidgePolicy"])
 def test_contributions_add_up_to_the_mean(policy: str) -> None:
     model = learned(policy, anchor_size=64)
@@ -96,6 +127,123 @@ def test_contributions_add_up_to_the_mean(policy: str) -> None:
     assert conditioned.exact
     total = conditioned.contributions(model.policy.normaliser(states)).sum(dim=1)
     torch.testing.assert_close(total, model.policy.act(states)[0], atol=1e-5, rtol=0.0)
+
+
+BELIEFS = [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (0.3, 0.7)]
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("shares", BELIEFS)
+def test_a_kernel_on_trends_is_a_linear_smoother(
+    shares: tuple[float, float], normalised: bool
+) -> None:
+    options = {"normalised": normalised, "waves": 8}  # few, lest the trends leave nothing
+    model = learned(anchor_size=64, policy_kwargs=options)
+    policy, states = model.policy, torch.as_tensor(STATES)
+    policy.step_scale.fill_(1.5)
+    conditioned, normal = believing(policy, *shares), policy.normaliser(states)
+    assert conditioned.exact
+    assert (conditioned.kernel is not None) == any(shares)
+    mean = policy.act(states)[0]
+    total = conditioned.contributions(normal).sum(dim=1)
+    torch.testing.assert_close(total, mean, atol=1e-5, rtol=0.0)
+    weights = conditioned.weights(normal)
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(len(STATES)), atol=1e-5, rtol=0.0)
+    # The weights are the shares in the anchor
+    anchor = conditioned.anchor(normal).mean
+    torch.testing.assert_close(weights @ conditioned.values, anchor, atol=1e-5, rtol=0.0)
+    parts = anchor + 1.5 * conditioned.step(normal).mean
+    torch.testing.assert_close(parts, mean, atol=1e-6, rtol=0.0)
+
+
+def test_a_kernel_speaks_as_far_as_it_is_believed() -> None:
+    policy = learned(policy_kwargs={"waves": 8}).policy
+    policy.step_scale.fill_(1.0)
+    states = torch.as_tensor(STATES)
+    means = {}
+    for anchor, step in BELIEFS:
+        believing(policy, anchor, step)
+        means[anchor, step] = policy.act(states)[0]
+    trend = means[0.0, 0.0]
+    in_anchor, in_step = means[1.0, 0.0] - trend, means[0.0, 1.0] - trend
+    assert float(in_anchor.abs().max()) > 1e-4
+    assert float(in_step.abs().max()) > 1e-3
+    expected = trend + 0.3 * in_anchor + 0.7 * in_step
+    torch.testing.assert_close(means[0.3, 0.7], expected, atol=1e-5, rtol=0.0)
+
+
+def test_trends_and_a_kernel_believed_in_the_anchor_give_a_memory_back() -> None:
+    # A sharp kernel at a memory is that memory: it adds all that the trend left of its mean
+    policy = learned(policy_kwargs={"waves": 0, "kernel_scale": 300.0}).policy
+    policy.memory.column("means").copy_(torch.randn(len(policy.memory), 1))
+    grid = torch.cartesian_prod(torch.linspace(-1.0, 1.0, 16), torch.linspace(-1.0, 1.0, 8))
+    states = policy.memory.column("states").copy_(grid)  # no two of them alike
+    policy.changed()
+    normal = policy.normaliser(states)
+    means = policy.memory.column("means")
+    assert float((believing(policy, 0.0, 0.0).anchor(normal).mean - means).abs().max()) > 0.5
+    torch.testing.assert_close(believing(policy, 1.0, 0.0).anchor(normal).mean, means)
+
+
+@pytest.mark.parametrize("truth", ["waves", "noise"])
+def test_a_kernel_is_believed_where_it_predicts_other_episodes(truth: str) -> None:
+    model = learned(
+        policy_kwargs={"waves": 0, "kernel_scale": 10.0}, gradient_steps=0, memory_size=1024
+    )
+    model.learn(1024, reset_num_timesteps=False)
+    policy, column = model.policy, model.policy.memory.column
+    assert isinstance(policy, MkiPolicy)
+    if truth == "waves":  # no trend in the state alone has them
+        improvements = torch.sin(4.0 * column("states").sum(dim=1, keepdim=True))
+    else:
+        improvements = torch.randn(len(policy.memory), 1)
+    column("improved_means").copy_(column("means") + improvements)
+    policy.changed()
+    share = anchored.weigh_kernel(policy, model.generator)
+    assert share == pytest.approx(float(policy.kernel_shares[1]))
+    assert share is not None
+    assert share > 0.5 if truth == "waves" else share < 0.2
+
+
+def test_a_kernel_in_a_memory_of_one_episode_is_not_believed() -> None:
+    model = small_model(env=points(n_envs=1), batch_size=8, memory_size=8)
+    book = LogBook.of(model)
+    model.learn(8)
+    policy = model.policy
+    assert torch.unique(policy.memory.column("episodes")).numel() == 1
+    assert isinstance(policy, MkiPolicy)
+    assert policy.kernel_shares.tolist() == [0.0, 0.0]
+    assert book.pages[-1]["train/kernel_share"] == 0.0
+    assert torch.isfinite(policy.act(torch.as_tensor(STATES))[0]).all()
+
+
+def test_without_waves_trends_are_linear_in_the_state() -> None:
+    model = learned(policy_kwargs={"waves": 0})
+    conditioned = believing(model.policy, 0.0, 0.0)
+    states = torch.tensor([[-1.0, 0.5], [0.0, 0.0], [1.0, -0.5]])
+    mean = conditioned(states).mean
+    assert float((mean[0] - mean[2]).abs()) > 1e-3
+    torch.testing.assert_close(mean[0] + mean[2], 2.0 * mean[1], atol=1e-5, rtol=0.0)
+
+
+def test_the_trust_region_may_follow_a_schedule() -> None:
+    model = small_model(trust_region="0.05:0.01")
+    book = LogBook.of(model)
+    model.learn(4 * 64)
+    kls = [page["improve/step_kl"] * page["improve/step_scale"] ** 2 for page in book.pages]
+    assert kls == pytest.approx([0.05, 0.04, 0.03, 0.02], rel=1e-4)
+    assert model.trust_region == pytest.approx(0.02)
+
+
+def test_sigma_follows_its_natural_gradient_as_fast_as_it_is_told_to() -> None:
+    moved = {}
+    for rate in (0.0, 0.1, 0.2):
+        model = small_model(std="0.5:0.5", std_rate=rate, entropy_bonus=0.0)
+        model.policy.std.fill_(0.4)
+        moved[rate] = model.learn(64).policy.std.clone().log() - math.log(0.4)
+    assert float(moved[0.0].abs().max()) < 1e-6
+    assert 1e-4 < float(moved[0.1].abs().min()) < 0.1  # not cut off, nor at the most it may be
+    torch.testing.assert_close(moved[0.2], 2.0 * moved[0.1], atol=1e-6, rtol=1e-4)
 
 
 def test_a_ridge_policy_is_not_changed_by_being_anchored_again() -> None:

@@ -31,6 +31,7 @@ from imel.cli.progress import LABELS, LiveTable, PlainLines
 from imel.cli.run_directory import claimed
 from imel.errors import SettingsError
 from imel.policy import NpPolicy
+from imel.presets import PRESETS
 from imel.settings import Settings
 from toy import PointEnv, ScriptedEnv
 
@@ -238,6 +239,32 @@ def test_flag_beats_preset_flag_beats_file_beats_its_preset_beats_recommendation
     assert chosen == [0.55, 0.44, 0.33, 0.22, 0.11]
     assert plan.run.preset == "two"
     assert plan.policy_class is NpPolicy
+
+
+@pytest.mark.parametrize(
+    ("argv", "preset", "changes"),
+    [
+        ((), "anchored", {}),
+        (("--update", "anchored"), "anchored", {}),
+        (("--update", "plain"), "plain", {}),
+        (("--update=plain", "--std", "0.3"), "plain", {"std": 0.3}),
+        (("--policy", "ridge", "--update", "plain"), "plain", {}),
+        (("--preset", "exploration", "--update", "plain"), "exploration", {"update": "plain"}),
+    ],
+)
+def test_an_update_brings_its_preset_as_it_does_from_python(
+    argv: tuple[str, ...], preset: str, changes: dict[str, Any]
+) -> None:
+    plan, _ = plan_from_arguments(["E-v0", *argv])
+    assert plan.settings == Settings().updated({**PRESETS[preset], **changes})
+
+
+def test_an_update_in_a_file_brings_its_preset_below_the_files_settings() -> None:
+    Path("run.json").write_text(json.dumps({"env": "E-v0", "update": "plain", "std": 0.3}))
+    plan, _ = plan_from_arguments(["--config", "run.json"])
+    assert plan.settings == Settings().updated({"std": 0.3})
+    plan, _ = plan_from_arguments(["--config", "run.json", "--preset", "anchored"])
+    assert plan.settings == Settings().updated(PRESETS["anchored"])
 
 
 def test_a_toml_file_sets_the_run_the_settings_and_the_policys_options() -> None:

@@ -28,7 +28,9 @@ every_policy = pytest.mark.parametrize("policy", list(POLICIES))
 
 
 def scripted_model(policy: str) -> IMeL:
-    return small_model(policy, ScriptedEnv(bounds=(LOW, HIGH)), kl_budget=0.05).learn(2 * BATCH)
+    # Small steps from zero, lest means leave the range: these states are far from the prior's
+    steps: dict[str, Any] = {"prior_std": 0.0, "kl_budget": 0.05, "trust_region": 0.001}
+    return small_model(policy, ScriptedEnv(bounds=(LOW, HIGH)), **steps).learn(2 * BATCH)
 
 
 def table(**changes: Any) -> Explanation:
@@ -76,7 +78,8 @@ def test_contributions_sum_to_the_mean_of_the_papers_plain_sum(update: str) -> N
     model = small_model(policy_kwargs={"normalised": False}, update=update).learn(BATCH)
     why = model.explain(STATES[0])
 
-    assert not np.isclose(why.weights.sum(), 1.0)
+    # Trends leave a kernel, whatever its weights sum to, none of what is constant
+    assert np.isclose(why.weights.sum(), 1.0) == (update == "anchored")
     np.testing.assert_allclose(why.contributions.sum(axis=0), why.mean, rtol=1e-5, atol=1e-5)
 
 
@@ -110,12 +113,23 @@ def test_each_row_is_a_memory_with_everything_it_holds(policy: str) -> None:
 def test_the_largest_share_comes_first(policy: str) -> None:
     why = scripted_model(policy).explain(LIVED[1])
 
-    assert (np.diff(why.weights) <= 0).all()
-    assert why.weights[0] > why.weights[-1] >= 0
+    sizes = np.abs(why.weights)
+    assert (np.diff(sizes) <= 0).all()
+    assert why.weights[0] > sizes[-1]
+    if policy not in ("MkiPolicy", "RidgePolicy"):  # which extrapolate
+        assert why.weights[-1] >= 0
     np.testing.assert_allclose(why.weights.sum(), 1.0, rtol=1e-5)
-    shares = why.weights[why.weights > 0].astype(np.float64)
+    shares = sizes[sizes > 0].astype(np.float64) / sizes.sum(dtype=np.float64)
     entropy = -(shares * np.log(shares)).sum()
     np.testing.assert_allclose(why.effective_neighbours, np.exp(entropy), rtol=1e-4)
+
+
+def test_in_the_papers_form_a_kernels_shares_are_not_negative() -> None:
+    why = small_model(update="plain").learn(2 * BATCH).explain(STATES[0])
+
+    assert why.weights.min() >= 0.0
+    assert (np.diff(why.weights) <= 0).all()
+    np.testing.assert_allclose(why.weights.sum(), 1.0, rtol=1e-5)
 
 
 def test_nearest_neighbours_name_the_closest_memories() -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from imel.improvement import (
     StdMode,
     adapted_std,
+    confirmed_share,
     importance_ratios,
     improved_means,
     improved_stds,
@@ -185,3 +186,44 @@ def test_a_scaled_step_has_the_trust_regions_kl(batch: Batch, trust_region: floa
 
 def test_no_step_stays_none() -> None:
     assert step_scale(0.0, 0.02) == 0.0
+
+
+# --- how far a prediction is believed ---
+
+
+def test_a_prediction_that_comes_true_is_believed() -> None:
+    values = torch.randn(200, 3)
+    assert confirmed_share(values, values) == pytest.approx(1.0)
+    assert confirmed_share(0.5 * values, values) == 1.0  # never more than once
+    # One that is twice too bold, by half
+    assert confirmed_share(2.0 * values, values) == pytest.approx(0.5)
+
+
+def test_a_prediction_is_believed_less_the_more_noise_there_is() -> None:
+    truth, noise = torch.randn(400, 2), torch.randn(400, 2)
+    noise -= (truth * noise).sum() / truth.square().sum() * truth  # so that the slope is one
+    shares = [confirmed_share(truth, truth + size * noise) for size in (0.1, 1.0, 4.0)]
+    # One less the standard error of the slope
+    errors = [size / math.sqrt(truth.numel()) for size in (0.1, 1.0, 4.0)]
+    assert [1.0 - share for share in shares] == pytest.approx(errors, rel=0.1)
+
+
+def test_noise_is_mostly_not_believed() -> None:
+    shares = [confirmed_share(torch.randn(200, 2), torch.randn(200, 2)) for _ in range(200)]
+    # Beyond one standard error by chance: one in six
+    assert sum(share > 0.0 for share in shares) < 60
+    assert max(shares) < 0.2
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan, -1.0])
+def test_nothing_no_number_and_the_opposite_are_not_believed(value: float) -> None:
+    values = torch.randn(50, 2)
+    assert confirmed_share(value * values, values) == 0.0
+
+
+def test_a_share_does_not_depend_on_the_unit() -> None:
+    predicted, values = torch.randn(50, 2), torch.randn(50, 2)
+    values = values + predicted
+    share = confirmed_share(predicted, values)
+    assert 0.0 < share < 1.0
+    assert confirmed_share(1e-3 * predicted, 1e-3 * values) == pytest.approx(share, rel=1e-4)

@@ -119,9 +119,19 @@ def test_conditioning_is_done_once_until_something_changes() -> None:
         assert policy.acting is not acting
 
 
-@pytest.mark.parametrize(("update", "values"), [("plain", "improved_means"), ("anchored", "means")])
-def test_the_context_is_the_memory_in_normalised_states(update: str, values: str) -> None:
-    policy = small_model(env=ScriptedEnv(), update=update).learn(BATCH).policy
+@pytest.mark.parametrize(
+    ("kind", "update", "values"),
+    [
+        ("MkiPolicy", "plain", "improved_means"),
+        ("NearestPolicy", "plain", "improved_means"),
+        ("NearestPolicy", "anchored", "means"),
+        ("RidgePolicy", "anchored", "means"),
+    ],
+)
+def test_the_context_is_the_memory_in_normalised_states(
+    kind: str, update: str, values: str
+) -> None:
+    policy = small_model(kind, env=ScriptedEnv(), update=update).learn(BATCH).policy
     raw = policy.memory.column("states").double()
 
     context = policy.context()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from stable_baselines3.common.callbacks import BaseCallback
 
-from imel import IMeL, ImelError
+from imel import IMeL, ImelError, MkiPolicy
 from imel.errors import CheckpointError
 from imel.resume import (
     RunCheckpoints,
@@ -18,7 +20,7 @@ from imel.resume import (
     latest_checkpoint,
 )
 from imel.saving import model_document, model_tensors
-from small import BATCH, LogBook, differing, points, small_model
+from small import BATCH, LogBook, answers, differing, points, small_model
 
 TOTAL = 11 * BATCH
 
@@ -51,6 +53,8 @@ def progress_of(model: IMeL) -> dict[str, Any]:
     ("policy", "settings"),
     [
         ("MkiPolicy", {}),
+        ("MkiPolicy", {"policy_kwargs": {"waves": 0}, "trust_region": "0.05:0.01"}),
+        ("MkiPolicy", {"update": "plain"}),
         ("MkiPolicy", {"std_mode": "advantage", "forgetting": "reservoir"}),
         ("NpPolicy", {"std_mode": "model"}),
         ("AnpPolicy", {"forgetting_unit": "episode"}),
@@ -83,6 +87,28 @@ def test_resumed_run_ends_bit_for_bit_like_the_uninterrupted_one(
         for pages in (book.pages[begun:], second_book.pages)
     ]
     assert str(logged[0]) == str(logged[1])  # as text, since a NaN equals nothing
+
+
+def test_a_run_whose_kernel_is_heard_is_loaded_and_goes_on_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = itertools.cycle([0.3, 0.7])
+    monkeypatch.setattr("imel.updates.anchored.confirmed_share", lambda *_: next(shares))
+    whole = learn(small_model(), tmp_path / "whole")
+    learn(small_model(), tmp_path / "parts", stop=8 * BATCH + 4)
+    path = latest_checkpoint(tmp_path / "parts")
+    assert path is not None
+
+    resumed = IMeL.resume(path, points())
+    for model in (resumed, IMeL.load(path)):
+        assert isinstance(model.policy, MkiPolicy)
+        np.testing.assert_allclose(model.policy.kernel_shares, [0.3, 0.7], rtol=1e-6)
+    learn(resumed, tmp_path / "parts")
+
+    assert not differing(model_tensors(whole), model_tensors(resumed))
+    np.testing.assert_array_equal(answers(whole), answers(resumed))
+    whole.save(tmp_path / "model")
+    np.testing.assert_array_equal(answers(whole), answers(IMeL.load(tmp_path / "model")))
 
 
 def test_remaining_timesteps_are_those_not_taken_yet(tmp_path: Path) -> None:

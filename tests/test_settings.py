@@ -16,7 +16,7 @@ import pytest
 from imel import IMeL
 from imel.errors import SettingsError
 from imel.policy import POLICIES
-from imel.presets import PRESETS
+from imel.presets import ANCHORED, PLAIN, PRESETS
 from imel.settings import SCHEDULED, Settings, preset
 from small import small_model
 
@@ -126,7 +126,54 @@ def test_a_function_is_a_schedule_but_no_plain_data(name: str) -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_valid_and_change_something(name: str) -> None:
-    assert Settings().updated(preset(name)) != Settings()
+    settings = Settings().updated(preset(name))
+    if name == "plain":  # what it changes are recommendations of policies
+        assert settings == Settings()
+        assert IMeL("MkiPolicy", None, _init_setup_model=False).settings != settings
+    else:
+        assert settings != Settings()
+
+
+def test_what_a_plain_update_learns_with_are_the_general_defaults() -> None:
+    assert {name: getattr(Settings(), name) for name in PLAIN} == PLAIN
+    # All that the anchored preset changes, the plain one changes back
+    assert PLAIN.keys() == ANCHORED.keys()
+
+
+def settings_of(policy: str, **arguments: Any) -> Settings:
+    return IMeL(policy, None, _init_setup_model=False, **arguments).settings
+
+
+@pytest.mark.parametrize("policy", ["MkiPolicy", "RidgePolicy"])
+def test_a_plain_update_brings_its_settings_along(policy: str) -> None:
+    assert settings_of(policy) == Settings().updated(ANCHORED)
+    assert settings_of(policy, update="plain") == Settings()
+    assert settings_of(policy, preset="plain") == Settings()
+    given = settings_of(policy, update="plain", std=0.3)
+    assert given == Settings().updated({"std": 0.3})
+
+
+def test_an_anchored_update_brings_its_settings_along() -> None:
+    recommended = POLICIES["NpPolicy"].recommended
+    expected = Settings().updated({**recommended, **ANCHORED})
+    assert settings_of("NpPolicy", update="anchored") == expected
+    assert expected.min_std == recommended["min_std"]
+
+
+def test_an_update_that_is_recommended_anyhow_or_beside_a_preset_brings_nothing() -> None:
+    assert settings_of("MkiPolicy", update="anchored") == settings_of("MkiPolicy")
+    assert settings_of("NpPolicy", update="plain") == settings_of("NpPolicy")
+    given = settings_of("MkiPolicy", preset="exploration", update="plain")
+    assert given == Settings().updated({**PRESETS["exploration"], "update": "plain"})
+
+
+def test_the_papers_preset_leaves_nothing_of_an_anchored_recommendation() -> None:
+    settings = settings_of("MkiPolicy", preset="paper")
+    assert settings == Settings().updated(PRESETS["paper"])
+    changed = {"std", "std_mode", "min_std"}
+    assert {name for name in HINTS if getattr(settings, name) != getattr(Settings(), name)} == (
+        changed
+    )
 
 
 def test_no_preset_is_no_change() -> None:

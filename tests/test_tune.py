@@ -140,7 +140,8 @@ def test_what_has_no_effect_is_not_drawn() -> None:
             drawn = draw(space, study.ask(), {})
             assert there in drawn
             assert not_there not in drawn
-            assert ("entropy_bonus" in drawn) == (mode == "adaptive")
+            for name in ("entropy_bonus", "std_rate"):
+                assert (name in drawn) == (mode == "adaptive")
             settings = Problem("Pendulum-v1", "mki", 1, (0,), {}).overrides(drawn)
             assert not_there.split()[0] not in settings
     drawn = draw(find_space("mki", ["update"]), optuna.create_study().ask(), {"update": "plain"})
@@ -159,9 +160,9 @@ def test_what_is_fixed_is_not_searched_and_reaches_every_run() -> None:
 
 def test_defaults_beside_the_space_are_run_as_they_are() -> None:
     problem = Problem("Pendulum-v1", "mki", 1000, (0,), {"batch_size": 60})
-    assert problem.default["memory_size / batch_size"] == 16  # of the 34 there are
+    assert problem.default["memory_size / batch_size"] == 16  # of the 136 there are
     settings = problem.run(problem.overrides(problem.default), 0).settings()
-    assert settings["memory_size"] == 2048
+    assert settings["memory_size"] == 8192
 
 
 # --- the search ---

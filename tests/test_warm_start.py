@@ -18,7 +18,7 @@ from imel.cli.main import main
 from imel.datasets import Episode
 from imel.errors import ImelError
 from imel.improvement import mean_kl
-from imel.policy import POLICIES
+from imel.policy import POLICIES, MkiPolicy
 from logged import ENV, columns_in_time, register, trained_run, wide_model, write_run
 from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
 from toy import PointEnv
@@ -38,11 +38,11 @@ def demonstrations(count: int = 8, length: int = 16) -> list[dict[str, Any]]:
     return [{"observations": each, "actions": PointEnv.best(each[:-1])} for each in seen]
 
 
-def rewarded(count: int = 8) -> list[dict[str, Any]]:
+def rewarded(count: int = 8, length: int = 16) -> list[dict[str, Any]]:
     """The same with noise around a mean of zero, and what it brought."""
     draws = np.random.default_rng(2)
     episodes = []
-    for episode in demonstrations(count):
+    for episode in demonstrations(count, length):
         actions = draws.normal(0.0, 0.3, episode["actions"].shape)
         rewards = -np.square(actions - episode["actions"])[:, 0]
         episodes.append({**episode, "actions": actions.clip(-1.0, 1.0), "rewards": rewards})
@@ -74,7 +74,7 @@ def episodes_of(model: IMeL) -> list[int]:
 
 @pytest.mark.parametrize("name", ["MkiPolicy", "NpPolicy", "AnpPolicy", "NearestPolicy"])
 def test_demonstrations_are_imitated_before_the_first_step(name: str) -> None:
-    model = small_model(name, gradient_steps=20)
+    model = small_model(name, update="plain", gradient_steps=20)
     before = error(model)
 
     model.warm_start(demonstrations())
@@ -84,7 +84,7 @@ def test_demonstrations_are_imitated_before_the_first_step(name: str) -> None:
 
 
 def test_a_demonstrated_action_is_mean_and_improved_mean() -> None:
-    model, episodes = small_model(), demonstrations(count=3)
+    model, episodes = small_model(update="plain"), demonstrations(count=3)
     model.warm_start(episodes)
 
     column = model.policy.memory.column
@@ -100,7 +100,7 @@ def test_a_demonstrated_action_is_mean_and_improved_mean() -> None:
 
 
 def test_actions_are_taken_from_the_environments_units() -> None:
-    model = wide_model()  # from -2 to 6
+    model = wide_model(update="plain")  # from -2 to 6
     seen = np.zeros((4, 2))
     given = [Episode(observations=seen, actions=np.array([[-2.0], [2.0], [4.0]]))]
     model.warm_start(given)
@@ -131,7 +131,7 @@ def test_what_has_mu_sigma_and_rewards_is_improved() -> None:
 
 
 def test_rewards_teach_the_critic_and_the_scale_of_returns() -> None:
-    model, without = small_model(critic_epochs=20), small_model(critic_epochs=20)
+    model, without = (small_model(update="plain", critic_epochs=20) for _ in range(2))
     model.warm_start(rewarded())
     without.warm_start(demonstrations())
 
@@ -146,7 +146,7 @@ def test_rewards_teach_the_critic_and_the_scale_of_returns() -> None:
 
 
 def test_the_normaliser_has_seen_the_states() -> None:
-    model, episodes = small_model(), demonstrations()
+    model, episodes = small_model(), rewarded()
     model.warm_start(episodes)
     states = np.concatenate([episode["observations"][:-1] for episode in episodes])
     np.testing.assert_allclose(model.policy.normaliser.mean, states.mean(axis=0), rtol=1e-5)
@@ -176,7 +176,7 @@ def test_a_policy_from_a_trained_runs_memory_acts_as_well_as_the_run(tmp_path: P
 
 def test_own_experience_replaces_the_oldest_logged_one_first() -> None:
     model = small_model(memory_size=3 * BATCH)
-    model.warm_start(demonstrations(count=12))  # 192 rows: full
+    model.warm_start(rewarded(count=12))  # 192 rows: full
     assert episodes_of(model) == list(range(12))
 
     model.learn(BATCH)
@@ -192,7 +192,7 @@ def test_own_experience_replaces_the_oldest_logged_one_first() -> None:
 
 @pytest.mark.parametrize("settings", [{"forgetting": "reservoir"}, {"forgetting_unit": "episode"}])
 def test_other_ways_of_forgetting_work_too(settings: dict[str, Any]) -> None:
-    model = small_model(**settings).warm_start(demonstrations())
+    model = small_model(**settings).warm_start(rewarded())
     model.learn(3 * BATCH)
     assert len(model.policy.memory) <= 2 * BATCH
 
@@ -200,12 +200,12 @@ def test_other_ways_of_forgetting_work_too(settings: dict[str, Any]) -> None:
 def test_of_too_many_rows_the_newest_episodes_are_taken() -> None:
     model = small_model(memory_size=100)
     with pytest.warns(RuntimeWarning, match="newest 96 of 128"):
-        model.warm_start(demonstrations(count=8))
+        model.warm_start(rewarded(count=8))
     assert episodes_of(model) == [2, 3, 4, 5, 6, 7]
 
     model = small_model(memory_size=100)
     with pytest.warns(RuntimeWarning, match="newest 100 of 150"):
-        model.warm_start(demonstrations(count=1, length=150))
+        model.warm_start(rewarded(count=1, length=150))
     assert model.policy.memory.column("steps").tolist() == list(range(50, 150))
 
 
@@ -229,7 +229,7 @@ def test_a_warm_start_is_reproducible_and_survives_a_file(
 def test_an_anchored_policy_needs_rewards_and_starts_from_what_was_done() -> None:
     refused = small_model(update="anchored")
     before = tensors_of(refused)
-    with pytest.raises(ImelError, match="rewards"):
+    with pytest.raises(ImelError, match="use preset='plain', or give rewards"):
         refused.warm_start(demonstrations())
     assert differing(before, tensors_of(refused)) == []
 
@@ -242,7 +242,7 @@ def test_an_anchored_policy_needs_rewards_and_starts_from_what_was_done() -> Non
 
 
 def test_an_anchored_policy_takes_a_plain_runs_improvements_as_made(tmp_path: Path) -> None:
-    trained, run = trained_run(tmp_path / "run")
+    trained, run = trained_run(tmp_path / "run", update="plain")
     assert main(["export", str(run), "--episodes", "0", "--out", str(tmp_path / "out")]) == 0
     model = wide_model(update="anchored").warm_start(tmp_path / "out" / "memory.parquet")
 
@@ -250,6 +250,35 @@ def test_an_anchored_policy_takes_a_plain_runs_improvements_as_made(tmp_path: Pa
     column = columns_in_time(model.policy.memory)
     assert torch.equal(column["means"], logged["improved_means"])
     assert torch.equal(column["behaviour_means"], logged["behaviour_means"])
+
+
+@pytest.mark.parametrize("name", ["MkiPolicy", "RidgePolicy"])
+def test_what_the_policy_was_conditioned_on_before_is_not_used(name: str) -> None:
+    asked, unasked = (small_model(name, gradient_steps=5) for _ in range(2))
+    answers(asked)  # by the prior context
+    for model in (asked, unasked):
+        model.warm_start(acted())
+    assert differing(tensors_of(asked), tensors_of(unasked)) == []
+    np.testing.assert_array_equal(answers(asked), answers(unasked))
+
+
+def test_a_kernel_adds_what_trends_cannot_say_of_the_data() -> None:
+    def turning(count: int = 32) -> list[dict[str, Any]]:
+        episodes = demonstrations(count)
+        for episode in episodes:
+            along = episode["observations"][:-1].sum(axis=1, keepdims=True)
+            episode |= {"actions": 0.5 * np.sin(4.0 * along), "rewards": np.zeros(16)}
+        return episodes
+
+    options = {"waves": 0, "kernel_scale": 10.0}  # trends are planes
+    model = small_model(memory_size=512, policy_kwargs=options).warm_start(turning())
+    policy, expected = model.policy, 0.5 * np.sin(4.0 * STATES.sum(axis=1, keepdims=True))
+    assert isinstance(policy, MkiPolicy)
+    assert float(policy.kernel_shares[0]) > 0.8
+    with_kernel = float(np.square(answers(model) - expected).mean())
+    policy.kernel_shares.zero_()
+    policy.fitted()
+    assert with_kernel < float(np.square(answers(model) - expected).mean()) / 4
 
 
 # --- what is refused ---
@@ -302,11 +331,11 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(
 
 
 def test_it_comes_before_the_first_step_and_once() -> None:
-    model = small_model().warm_start(demonstrations())
+    model = small_model().warm_start(rewarded())
     with pytest.raises(ImelError, match="before the first step"):
-        model.warm_start(demonstrations())
+        model.warm_start(rewarded())
     with pytest.raises(ImelError, match="before the first step"):
-        small_model().learn(BATCH).warm_start(demonstrations())
+        small_model().learn(BATCH).warm_start(rewarded())
 
 
 def test_files_that_are_not_ours_or_of_other_spaces_are_refused(
@@ -340,10 +369,11 @@ def test_a_run_begins_with_the_memories_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    trained, run = trained_run(tmp_path / "run")
+    trained, run = trained_run(tmp_path / "run", update="plain")
     assert main(["export", str(run), "--episodes", "0", "--out", "out"]) == 0
     small = ["--n-envs", "4", "--batch-size", "64", "--memory-size", "256", "--eval-episodes", "1"]
     argv = ["train", ENV, "--total-timesteps", "64", *small, "--gradient-steps", "2"]
+    argv += ["--preset", "plain"]  # which leaves memories as they are
     warm = [*argv, "--warm-start", "out/memory.parquet"]
     assert main([*warm, "--run-dir", "warm"]) == 0
 

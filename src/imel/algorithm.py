@@ -8,9 +8,8 @@ from __future__ import annotations
 import inspect
 import time
 import warnings
-from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, ClassVar, Self, get_args, overload
+from typing import Any, ClassVar, Self, overload
 
 import numpy as np
 import torch
@@ -34,15 +33,13 @@ from imel.errors import (
 )
 from imel.experience import Rollout
 from imel.explain import Explanation, Many, One, Rows, explain
-from imel.improvement import Update
 from imel.kernels import denormals_flushed
 from imel.normaliser import ReturnScale
 from imel.policy import POLICIES, ImelPolicy, check_spaces
 from imel.rollout import EpisodeClock, Sampler, collect
 from imel.saving import SavedAlgorithm
 from imel.schedules import parse_schedule
-from imel.settings import Settings
-from imel.settings import preset as named_preset
+from imel.settings import Settings, defaults
 from imel.updates import anchored, plain
 
 _UPDATES = {"plain": plain, "anchored": anchored}
@@ -84,7 +81,7 @@ class IMeL(SavedAlgorithm):
             raise SettingsError(
                 f"{policy_class.__name__} is no policy of imel; use one of {', '.join(POLICIES)}"
             )
-        changes = {**_defaults(policy_class, preset, settings), **settings}
+        changes = {**defaults(policy_class.recommended, preset, settings), **settings}
         self.settings = Settings().updated(changes)
         if self.settings.std_mode == "model" and not policy_class.interpolator_class.predicts_std:
             raise SettingsError(
@@ -419,21 +416,6 @@ class IMeL(SavedAlgorithm):
         except ValueError as error:
             self.n_envs = before
             raise SpaceError(f"not the spaces this model was made for: {error}") from None
-
-
-def _defaults(
-    policy_class: type[ImelPolicy], preset: str | None, settings: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What the policy recommends and the preset says.
-
-    Without one, an update that is not the recommended one comes with the preset of its name.
-    """
-    recommended = dict(policy_class.recommended)
-    usual = recommended.get("update", Settings().update)
-    update = settings.get("update", usual)
-    if preset is None and update != usual and update in get_args(Update):
-        preset = update
-    return {**recommended, **named_preset(preset)}
 
 
 def _make_env(

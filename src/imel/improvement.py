@@ -155,8 +155,8 @@ def confirmed_share(predicted: Tensor, values: Tensor) -> float:
         return 0.0
     slope = float((predicted * values).sum()) / energy
     left = values - slope * predicted
-    # As if all were of one size and independent: each then errs by its share of what is left
-    error = float((predicted * left).square().sum()) ** 0.5 / energy
+    # As if all were independent, each of them wrong by what is left of it
+    error = float((predicted * left).square().sum().sqrt()) / energy
     return min(1.0, max(0.0, slope - 2.0 * error))
 
 

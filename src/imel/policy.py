@@ -3,8 +3,9 @@
     raw state -> Normaliser -> Interpolator conditioned on the Memory -> N(mu, sigma) -> action
 
 Plainly, as in the paper, mu interpolates the improved means of all memories. Anchored, it is
-where the policy was, moved by a bounded step (`imel.interpolators.anchored`). A policy's behaviour is in its memory. One class a kind of
-interpolator; each names the settings of `IMeL` under which that kind learns well on all tasks.
+where the policy was, moved by a bounded step (`imel.interpolators.anchored`). A policy's
+behaviour is in its memory. One class a kind of interpolator; each names the settings of `IMeL`
+under which that kind learns well on all tasks.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ from imel.validation import updated
 
 _WAVES = 64
 """Random functions of the state, beside the state itself, on which steps are smoothed."""
+
+_RANGES = {"waves": (0, 2**31)}
+"""Options that may be what others of their type may not: a basis of the state alone."""
 
 _FAITHFUL = 1e-4
 """The penalty on coefficients of a ridge policy's anchor, whose values are free of noise."""
@@ -118,7 +122,7 @@ class ImelPolicy(BasePolicy):
     @classmethod
     def make_options(cls, options: Mapping[str, Any]) -> Any:
         """The interpolator's options; an unknown name is refused with the nearest valid one."""
-        return updated(cls.options_class(), options, cls.__name__, {})
+        return updated(cls.options_class(), options, cls.__name__, _RANGES)
 
     # --- acting ---
 
@@ -285,7 +289,8 @@ class TrendedPolicy(ImelPolicy):
                 asked = self.improvements()
                 design = Design(self.trend_basis, asked.states)
                 means = Ridge(design, self.memory.column("means"), _FAITHFUL)
-                self._trend = Trend(design, means, Ridge(design, asked.values, self.options.penalty))
+                step = Ridge(design, asked.values, self.options.penalty)
+                self._trend = Trend(design, means, step)
         return self._trend
 
     def changed(self) -> None:
@@ -297,6 +302,7 @@ class TrendedPolicy(ImelPolicy):
 class MkiPolicy(TrendedPolicy):
     """Mean Kernel Interpolation: every action is a weighted sum of remembered ones."""
 
+    interpolator: MeanKernelInterpolation
     interpolator_class = MeanKernelInterpolation
     options_class = MkiOptions
 
@@ -310,7 +316,6 @@ class MkiPolicy(TrendedPolicy):
         scale, kernel = float(self.step_scale), None
         if self.kernel_shares.any():
             kernel = self.interpolator.condition(self.context())
-            assert isinstance(kernel, Weighted)
         return AnchoredTrend(self.trend, scale, kernel, self.anchor_rows(), self.kernel_shares)
 
 

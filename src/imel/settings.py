@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 from imel.advantage import AdvantageSettings
 from imel.critic import CriticSettings
 from imel.errors import SettingsError, nearest_name
-from imel.improvement import ImprovementSettings
+from imel.improvement import ImprovementSettings, Update
 from imel.memory import MemorySettings
 from imel.presets import PRESETS
 from imel.rollout import RolloutSettings
@@ -76,3 +76,17 @@ def preset(name: str | None) -> dict[str, Any]:
     if name not in PRESETS:
         raise SettingsError(f"unknown preset '{name}'; {nearest_name(name, PRESETS)}")
     return PRESETS[name]
+
+
+def defaults(
+    recommended: Mapping[str, Any], preset_name: str | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a policy recommends, and what the preset says beside what is given.
+
+    Where none is named, an update that is not the recommended one brings the preset of its name.
+    """
+    usual = recommended.get("update", Settings().update)
+    update = given.get("update", usual)
+    if preset_name is None and update != usual and update in get_args(Update):
+        preset_name = update
+    return {**recommended, **preset(preset_name)}

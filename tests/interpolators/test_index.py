@@ -10,10 +10,12 @@ import torch
 
 from imel.errors import SettingsError
 from imel.experience import Context
+from imel.interpolators.anchored import AnchoredTrend
 from imel.interpolators.index import IndexedAverage
-from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
+from imel.interpolators.mki import ConditionedKernel, MeanKernelInterpolation, MkiOptions
 from imel.kernels import PreparedAverage
-from small import BATCH, LogBook, small_model
+from imel.policy import MkiPolicy
+from small import BATCH, STATES, LogBook, small_model
 
 pytest.importorskip("faiss")
 
@@ -73,12 +75,39 @@ def test_conditioning_again_follows_features_that_have_moved() -> None:
 def test_a_run_with_an_index_logs_its_error_and_one_without_does_not() -> None:
     pages = []
     for options in ({"acting_index": "faiss"}, {}):
-        model = small_model(policy_kwargs=options)
+        model = small_model(update="plain", policy_kwargs=options)
         book = LogBook.of(model)
         model.learn(BATCH)
         pages.append(book.pages[0])
     assert 0.0 <= pages[0]["memory/index_error"] < 0.01
     assert "memory/index_error" not in pages[1]
+
+
+def test_the_index_of_an_anchored_policy_is_of_its_newest_memories() -> None:
+    options = {"acting_index": "faiss", "waves": 8}
+    indexed = small_model(anchor_size=BATCH, policy_kwargs=options).learn(2 * BATCH)
+    policy, states = indexed.policy, torch.as_tensor(STATES)
+    assert isinstance(policy, MkiPolicy)
+    policy.kernel_shares.fill_(1.0)
+    policy.fitted()
+    exact = MkiPolicy(
+        policy.observation_space,
+        policy.action_space,
+        memory_size=2 * BATCH,
+        waves=8,
+        update="anchored",
+        anchor_size=BATCH,
+    )
+    exact.load_state_dict(policy.state_dict())
+    torch.testing.assert_close(policy.act(states)[0], exact.act(states)[0], rtol=1e-3, atol=1e-3)
+    conditioned = policy.acting.interpolate
+    assert isinstance(conditioned, AnchoredTrend)
+    assert isinstance(conditioned.kernel, ConditionedKernel)
+    normal = policy.normaliser(states)
+    assert conditioned.kernel.weights(normal).shape == (len(STATES), BATCH)
+    assert conditioned.kernel.index_error(normal) is not None
+    total = conditioned.contributions(normal).sum(dim=1)
+    torch.testing.assert_close(total, policy.act(states)[0], rtol=0.0, atol=1e-5)
 
 
 def test_a_policy_with_an_index_can_be_copied() -> None:

@@ -80,6 +80,17 @@ def test_the_weights_are_the_computation() -> None:
     )
 
 
+def test_with_hardly_any_penalty_shares_still_sum_to_one() -> None:
+    # Many more functions than the memories determine: coefficients are large, and so is rounding
+    context = noisy_context(1.0, count=300)
+    ridge = regressed(Basis(3, 256), context, 1e-4)
+    states = 3.0 * torch.randn(20, 3, generator=GENERATOR)
+    weights = ridge.weights(states)
+    assert float(weights.abs().sum(dim=1).max()) > 5.0
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(20), atol=1e-5, rtol=0.0)
+    torch.testing.assert_close(weights @ context.values, ridge(states).mean, atol=1e-4, rtol=0.0)
+
+
 def test_far_states_are_answered_as_the_border_of_experience_is() -> None:
     ridge = regressed(Basis(3, 8), noisy_context(0.0))
     border, beyond = torch.full((1, 3), 5.0), torch.full((1, 3), 500.0)

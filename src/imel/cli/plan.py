@@ -1,7 +1,8 @@
 """What `imel train` is asked to do: the policy's defaults, a preset, a file and flags, in one plan.
 
 Each layer beats the one before: the policy's recommendation, the file's preset, the file's
-settings, `--preset`, the other flags. Every flag comes from a dataclass: those of
+settings, `--preset`, the other flags. An update named without a preset brings the one of its name,
+as it does in `IMeL`. Every flag comes from a dataclass: those of
 `imel.settings`, the policy's own options, and the two below.
 """
 
@@ -20,7 +21,7 @@ from imel.cli.config_file import read_config, settings_in
 from imel.errors import SettingsError, nearest_name
 from imel.policy import POLICIES, ImelPolicy
 from imel.presets import PRESETS
-from imel.settings import Settings, preset
+from imel.settings import Settings, defaults, preset
 from imel.trackers import TRACKERS, check_tracker
 
 POLICY_NAMES: dict[str, type[ImelPolicy]] = {
@@ -126,17 +127,20 @@ def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
     document = {} if path is None else read_config(Path(path), RunArguments)
     policy = flag_policy or document.get("policy", RunArguments.policy)
     policy_class = _policy_class(policy)
-    defaults = Settings().updated(
+    given = settings_in(document)
+    update = peek(argv, "--update") if flag_preset is None else None
+    if update is not None:
+        given = {**given, "update": update}
+    settings = Settings().updated(
         {
-            **policy_class.recommended,
-            **preset(document.get("preset")),
+            **defaults(policy_class.recommended, document.get("preset"), given),
             **settings_in(document),
             **preset(flag_preset),
         }
     )
     options = policy_class.make_options(document.get("policy_kwargs", {}))
     arguments = parse(
-        _argument_class(document, defaults, policy, options), argv, "imel train", _DESCRIPTION
+        _argument_class(document, settings, policy, options), argv, "imel train", _DESCRIPTION
     )
     chosen = {f.name: getattr(arguments, f.name) for f in fields(arguments)}
     changes: dict[str, Any] = {}

@@ -21,9 +21,11 @@ from imel.errors import ImelError
 from imel.improvement import improved_means, step_size
 from imel.kernels import denormals_flushed
 from imel.memory import PRIOR
+from imel.policy import TrendedPolicy
 from imel.saving import SavedAlgorithm
 from imel.schedules import parse_schedule
 from imel.training import fit_leave_one_out
+from imel.updates.anchored import weigh_kernel
 
 _CRITIC_FITS = 5
 """Iterations' worth of gradient steps for the critic."""
@@ -99,6 +101,7 @@ def _remember(model: SavedAlgorithm, rows: dict[str, Tensor]) -> None:
         some = {name: column[iterations == iteration] for name, column in rows.items()}
         memory.add(some, iteration, model.settings, model.generator)
     model.policy.normaliser.update(rows["states"])
+    model.policy.changed()
     model.clock.next_episode = max(model.clock.next_episode, int(rows["episodes"].max()) + 1)
 
 
@@ -138,6 +141,7 @@ def _improve(model: SavedAlgorithm, advantages: Tensor) -> None:
     improved = improved_means(*step, eta)
     column("improved_means").copy_(improved.clamp(-1.0, 1.0) if settings.clip_means else improved)
     column("advantages").copy_(advantages)
+    model.policy.changed()
 
 
 def _fit(model: SavedAlgorithm) -> None:
@@ -158,4 +162,6 @@ def _fit(model: SavedAlgorithm) -> None:
         if waited == _PATIENCE:
             break
     policy.interpolator.eval()
-    policy.changed()
+    policy.fitted()
+    if isinstance(policy, TrendedPolicy) and policy.update == "anchored":
+        weigh_kernel(policy, model.generator)

@@ -30,7 +30,7 @@ def policy_without(
     # What is in the memo is not copied: of the memory there is a smaller one, and what is
     # conditioned on the whole of it is of no use
     memo: dict[int, Any] = {id(policy.memory): memory, id(policy.acting): None}
-    if isinstance(policy, TrendedPolicy):
+    if isinstance(policy, TrendedPolicy) and policy.update == "anchored":
         memo[id(policy.trend)] = None
     reduced = copy.deepcopy(policy, memo)
     reduced.changed()

@@ -104,8 +104,10 @@ class Ridge(Weighted):
         """Shares where the basis differs from its centre by this much; they sum to `total`."""
         along = torch.cholesky_solve(features.double().T, self._factor).T
         # Large shares of opposite signs cancel: in single precision too little would be left
-        shares: Tensor = along @ self._design.double.T
-        return (shares + total / max(1, shares.shape[1])).to(features.dtype)  # [T, N]
+        shares: Tensor = along @ self._design.double.T  # [T, N]
+        # Rounded features do not sum to zero, and a small penalty makes much of what they sum to
+        shares = shares - shares.sum(dim=1, keepdim=True) / max(1, shares.shape[1])
+        return (shares + total / max(1, shares.shape[1])).to(features.dtype)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,9 @@ def fit(model: Learner, rollout: Rollout) -> None:
     fit_interpolator(model)
     policy = model.policy
     if isinstance(policy, TrendedPolicy):
-        _weigh_kernel(model, policy)
+        share = weigh_kernel(policy, model.generator)
+        if share is not None:
+            model.logger.record("train/kernel_share", share)
     conditioned = policy.acting.interpolate
     assert isinstance(conditioned, Anchored)
     states = policy.normaliser(flatten_time(rollout.states).to(policy.device))
@@ -88,12 +90,15 @@ def fit(model: Learner, rollout: Rollout) -> None:
     record_diagnostics(model, rollout)
 
 
-def _weigh_kernel(model: Learner, policy: TrendedPolicy) -> None:
-    """Let the kernel speak as far as it predicts memories of other episodes."""
+def weigh_kernel(policy: TrendedPolicy, generator: torch.Generator) -> float | None:
+    """Let the kernel speak as far as it predicts memories of other episodes.
+
+    The share its answer has in the step, or None of a policy without a kernel.
+    """
     interpolator, context = policy.interpolator, policy.context()
     if not interpolator.learns or len(context) == 0:
-        return
-    rows = torch.randperm(len(context), generator=model.generator)[:_CHUNK].to(policy.device)
+        return None
+    rows = torch.randperm(len(context), generator=generator)[:_CHUNK].to(policy.device)
     targets = context.rows(rows)
     with torch.no_grad():
         predicted = interpolator.leave_one_out(context, targets).mean
@@ -101,7 +106,7 @@ def _weigh_kernel(model: Learner, policy: TrendedPolicy) -> None:
     shares = [confirmed_share(guess, value) for guess, value in parts]
     policy.kernel_shares.copy_(torch.tensor(shares))
     policy.fitted()
-    model.logger.record("train/kernel_share", shares[1])
+    return shares[1]
 
 
 def _re_anchor(model: Learner) -> None:
