@@ -25,10 +25,10 @@ def learned(policy: str = "MkiPolicy", **settings: Any) -> IMeL:
     return small_model(policy, update="anchored", **settings).learn(STEPS)
 
 
-def believing(policy: ImelPolicy, anchor: float, step: float) -> AnchoredTrend:
-    """The policy conditioned with shares of its kernel that are given rather than found."""
+def believing(policy: ImelPolicy, share: float) -> AnchoredTrend:
+    """The policy conditioned with a share of its kernel that is given rather than found."""
     assert isinstance(policy, MkiPolicy)
-    policy.kernel_shares.copy_(torch.tensor([anchor, step]))
+    policy.kernel_share.fill_(share)
     policy.fitted()
     conditioned = policy.acting.interpolate
     assert isinstance(conditioned, AnchoredTrend)
@@ -129,21 +129,16 @@ def test_contributions_add_up_to_the_mean(policy: str) -> None:
     torch.testing.assert_close(total, model.policy.act(states)[0], atol=1e-5, rtol=0.0)
 
 
-BELIEFS = [(0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (0.3, 0.7)]
-
-
 @pytest.mark.parametrize("normalised", [True, False])
-@pytest.mark.parametrize("shares", BELIEFS)
-def test_a_kernel_on_trends_is_a_linear_smoother(
-    shares: tuple[float, float], normalised: bool
-) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_kernel_on_trends_is_a_linear_smoother(share: float, normalised: bool) -> None:
     options = {"normalised": normalised, "waves": 8}  # few, lest the trends leave nothing
     model = learned(anchor_size=64, policy_kwargs=options)
     policy, states = model.policy, torch.as_tensor(STATES)
     policy.step_scale.fill_(1.5)
-    conditioned, normal = believing(policy, *shares), policy.normaliser(states)
+    conditioned, normal = believing(policy, share), policy.normaliser(states)
     assert conditioned.exact
-    assert (conditioned.kernel is not None) == any(shares)
+    assert (conditioned.kernel is not None) == (share > 0.0)
     mean = policy.act(states)[0]
     total = conditioned.contributions(normal).sum(dim=1)
     torch.testing.assert_close(total, mean, atol=1e-5, rtol=0.0)
@@ -161,28 +156,26 @@ def test_a_kernel_speaks_as_far_as_it_is_believed() -> None:
     policy.step_scale.fill_(1.0)
     states = torch.as_tensor(STATES)
     means = {}
-    for anchor, step in BELIEFS:
-        believing(policy, anchor, step)
-        means[anchor, step] = policy.act(states)[0]
-    trend = means[0.0, 0.0]
-    in_anchor, in_step = means[1.0, 0.0] - trend, means[0.0, 1.0] - trend
-    assert float(in_anchor.abs().max()) > 1e-4
-    assert float(in_step.abs().max()) > 1e-3
-    expected = trend + 0.3 * in_anchor + 0.7 * in_step
-    torch.testing.assert_close(means[0.3, 0.7], expected, atol=1e-5, rtol=0.0)
+    for share in (0.0, 0.3, 1.0):
+        believing(policy, share)
+        means[share] = policy.act(states)[0]
+    added = means[1.0] - means[0.0]
+    assert float(added.abs().max()) > 1e-3
+    torch.testing.assert_close(means[0.3], means[0.0] + 0.3 * added, atol=1e-5, rtol=0.0)
 
 
-def test_trends_and_a_kernel_believed_in_the_anchor_give_a_memory_back() -> None:
-    # A sharp kernel at a memory is that memory: it adds all that the trend left of its mean
+def test_a_trend_and_a_believed_kernel_give_an_improvement_back() -> None:
+    # A sharp kernel at a memory is that memory: it adds all that the trend left of it
     policy = learned(policy_kwargs={"waves": 0, "kernel_scale": 300.0}).policy
-    policy.memory.column("means").copy_(torch.randn(len(policy.memory), 1))
+    column = policy.memory.column
+    column("improved_means").copy_(column("means") + torch.randn(len(policy.memory), 1))
     grid = torch.cartesian_prod(torch.linspace(-1.0, 1.0, 16), torch.linspace(-1.0, 1.0, 8))
-    states = policy.memory.column("states").copy_(grid)  # no two of them alike
+    states = column("states").copy_(grid)  # no two of them alike
     policy.changed()
     normal = policy.normaliser(states)
-    means = policy.memory.column("means")
-    assert float((believing(policy, 0.0, 0.0).anchor(normal).mean - means).abs().max()) > 0.5
-    torch.testing.assert_close(believing(policy, 1.0, 0.0).anchor(normal).mean, means)
+    asked = column("improved_means") - column("means")
+    assert float((believing(policy, 0.0).step(normal).mean - asked).abs().max()) > 0.5
+    torch.testing.assert_close(believing(policy, 1.0).step(normal).mean, asked)
 
 
 @pytest.mark.parametrize("truth", ["waves", "noise"])
@@ -200,7 +193,7 @@ def test_a_kernel_is_believed_where_it_predicts_other_episodes(truth: str) -> No
     column("improved_means").copy_(column("means") + improvements)
     policy.changed()
     share = anchored.weigh_kernel(policy, model.generator)
-    assert share == pytest.approx(float(policy.kernel_shares[1]))
+    assert share == pytest.approx(float(policy.kernel_share))
     assert share is not None
     assert share > 0.5 if truth == "waves" else share < 0.2
 
@@ -212,14 +205,14 @@ def test_a_kernel_in_a_memory_of_one_episode_is_not_believed() -> None:
     policy = model.policy
     assert torch.unique(policy.memory.column("episodes")).numel() == 1
     assert isinstance(policy, MkiPolicy)
-    assert policy.kernel_shares.tolist() == [0.0, 0.0]
+    assert float(policy.kernel_share) == 0.0
     assert book.pages[-1]["train/kernel_share"] == 0.0
     assert torch.isfinite(policy.act(torch.as_tensor(STATES))[0]).all()
 
 
 def test_without_waves_trends_are_linear_in_the_state() -> None:
     model = learned(policy_kwargs={"waves": 0})
-    conditioned = believing(model.policy, 0.0, 0.0)
+    conditioned = believing(model.policy, 0.0)
     states = torch.tensor([[-1.0, 0.5], [0.0, 0.0], [1.0, -0.5]])
     mean = conditioned(states).mean
     assert float((mean[0] - mean[2]).abs()) > 1e-3

@@ -18,7 +18,7 @@ from imel.cli.main import main
 from imel.datasets import Episode
 from imel.errors import ImelError
 from imel.improvement import mean_kl
-from imel.policy import POLICIES, MkiPolicy
+from imel.policy import POLICIES
 from logged import ENV, columns_in_time, register, trained_run, wide_model, write_run
 from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
 from toy import PointEnv
@@ -260,25 +260,6 @@ def test_what_the_policy_was_conditioned_on_before_is_not_used(name: str) -> Non
         model.warm_start(acted())
     assert differing(tensors_of(asked), tensors_of(unasked)) == []
     np.testing.assert_array_equal(answers(asked), answers(unasked))
-
-
-def test_a_kernel_adds_what_trends_cannot_say_of_the_data() -> None:
-    def turning(count: int = 32) -> list[dict[str, Any]]:
-        episodes = demonstrations(count)
-        for episode in episodes:
-            along = episode["observations"][:-1].sum(axis=1, keepdims=True)
-            episode |= {"actions": 0.5 * np.sin(4.0 * along), "rewards": np.zeros(16)}
-        return episodes
-
-    options = {"waves": 0, "kernel_scale": 10.0}  # trends are planes
-    model = small_model(memory_size=512, policy_kwargs=options).warm_start(turning())
-    policy, expected = model.policy, 0.5 * np.sin(4.0 * STATES.sum(axis=1, keepdims=True))
-    assert isinstance(policy, MkiPolicy)
-    assert float(policy.kernel_shares[0]) > 0.8
-    with_kernel = float(np.square(answers(model) - expected).mean())
-    policy.kernel_shares.zero_()
-    policy.fitted()
-    assert with_kernel < float(np.square(answers(model) - expected).mean()) / 4
 
 
 # --- what is refused ---

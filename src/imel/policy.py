@@ -265,16 +265,16 @@ _QUIET: Mapping[str, Any] = {"std": "0.4:0.1", "std_mode": "schedule", "min_std"
 class TrendedPolicy(ImelPolicy):
     """One whose anchor and step are trends over all memories: the base of two.
 
-    What the trends leave of the newest memories is for the interpolator.
+    What the step's trend leaves of the newest memories is for the interpolator.
     """
 
     recommended: ClassVar[Mapping[str, Any]] = ANCHORED
-    kernel_shares: Tensor  # [2] how far the interpolator is believed, of means and of improvements
+    kernel_share: Tensor  # [] how far the interpolator is believed
     _trend: Trend | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.register_buffer("kernel_shares", torch.zeros(2))
+        self.register_buffer("kernel_share", torch.zeros(()))
 
     @property
     def trend_basis(self) -> Basis:
@@ -307,16 +307,17 @@ class MkiPolicy(TrendedPolicy):
     options_class = MkiOptions
 
     def context(self) -> Context:
-        """What is interpolated: improved means, or if anchored what trends leave of the newest."""
+        """What is interpolated: improved means, or if anchored what a trend leaves of the step."""
         if self.update == "plain":
             return super().context()
-        return self._context(self.trend.left()).rows(self.anchor_rows())
+        return self._context(self.trend.step.left()).rows(self.anchor_rows())
 
     def _anchored(self) -> Anchored:
-        scale, kernel = float(self.step_scale), None
-        if self.kernel_shares.any():
-            kernel = self.interpolator.condition(self.context())
-        return AnchoredTrend(self.trend, scale, kernel, self.anchor_rows(), self.kernel_shares)
+        scale, share = float(self.step_scale), float(self.kernel_share)
+        if share == 0.0:
+            return AnchoredTrend(self.trend, scale)
+        kernel = self.interpolator.condition(self.context())
+        return AnchoredTrend(self.trend, scale, kernel, self.anchor_rows(), share)
 
 
 class NpPolicy(ImelPolicy):

@@ -88,7 +88,7 @@ def test_the_index_of_an_anchored_policy_is_of_its_newest_memories() -> None:
     indexed = small_model(anchor_size=BATCH, policy_kwargs=options).learn(2 * BATCH)
     policy, states = indexed.policy, torch.as_tensor(STATES)
     assert isinstance(policy, MkiPolicy)
-    policy.kernel_shares.fill_(1.0)
+    policy.kernel_share.fill_(1.0)
     policy.fitted()
     exact = MkiPolicy(
         policy.observation_space,

@@ -21,11 +21,9 @@ from imel.errors import ImelError
 from imel.improvement import improved_means, step_size
 from imel.kernels import denormals_flushed
 from imel.memory import PRIOR
-from imel.policy import TrendedPolicy
 from imel.saving import SavedAlgorithm
 from imel.schedules import parse_schedule
 from imel.training import fit_leave_one_out
-from imel.updates.anchored import weigh_kernel
 
 _CRITIC_FITS = 5
 """Iterations' worth of gradient steps for the critic."""
@@ -163,5 +161,3 @@ def _fit(model: SavedAlgorithm) -> None:
             break
     policy.interpolator.eval()
     policy.fitted()
-    if isinstance(policy, TrendedPolicy) and policy.update == "anchored":
-        weigh_kernel(policy, model.generator)

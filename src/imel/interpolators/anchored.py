@@ -65,20 +65,16 @@ class Trend:
     def __init__(self, design: Design, means: Ridge, step: Ridge) -> None:
         self.design, self.means, self.step = design, means, step
 
-    def left(self) -> Tensor:
-        """What it leaves of the memories' means and of their improvements."""  # [N, 2 d_a]
-        return torch.cat([self.means.left(), self.step.left()], dim=1)
-
 
 class AnchoredTrend(Anchored, Weighted):
-    """Anchor and step by their trends, and a kernel for what the trends leave of the memories.
+    """Anchor and step by their trends, and a kernel for what the step's leaves of the memories.
 
-    It is a linear smoother throughout. With S(s) the shares in a trend, w(s) those in the kernel
-    and c how far the kernel is believed, those in the sum are S(s) + c w(s) (I - S).
+    It is a linear smoother throughout. With S(s) the shares in the step's trend, w(s) those in the
+    kernel and c how far the kernel is believed, those in the step are S(s) + c w(s) (I - S).
 
-    :param kernel: over some of the memories, whose values are columns of `Trend.left`
+    :param kernel: over some of the memories, with what the trend leaves of them as its values
     :param rows: which memories these are
-    :param believed: how far it is in the anchor, and how far in the step
+    :param believed: c
     """
 
     exact = True
@@ -89,17 +85,15 @@ class AnchoredTrend(Anchored, Weighted):
         scale: float,
         kernel: Weighted | None = None,
         rows: Tensor | None = None,
-        believed: Tensor | None = None,
+        believed: float = 0.0,
     ) -> None:
-        self.trend, self.scale, self.kernel = trend, scale, kernel
-        self._rows = torch.zeros(0, dtype=torch.int64) if rows is None else rows
-        self._believed = torch.zeros(2) if believed is None else believed
+        self.trend, self.scale, self.kernel, self.believed = trend, scale, kernel, believed
+        self._rows = rows
         self.values = trend.means.values
-        width, parts = self.values.shape[1], (trend.means, trend.step)
+        parts = (trend.means, trend.step)
         self._slope = torch.cat([part.slope for part in parts], dim=1)  # [d_phi, 2 d_a]
         offset = torch.cat([part.offset for part in parts])
         self._offset = offset - trend.design.centre @ self._slope
-        self._belief = self._believed.repeat_interleave(width)  # [2 d_a]
 
     def __call__(self, states: Tensor) -> Prediction:
         """Where the policy is at these states, moved."""
@@ -116,34 +110,27 @@ class AnchoredTrend(Anchored, Weighted):
 
     def _parts(self, states: Tensor) -> tuple[Tensor, Tensor]:
         both = torch.addmm(self._offset, self.trend.design.basis(states), self._slope)
-        if self.kernel is not None:
-            both += self._belief * self.kernel(states).mean
         anchor, step = both.chunk(2, dim=1)
+        if self.kernel is not None:
+            step = step + self.believed * self.kernel(states).mean
         return anchor, step
 
     def weights(self, states: Tensor) -> Tensor:
         """Shares in the anchor, which sum to one and may be negative."""  # [T, N]
-        return self._shares(states)[0]
+        return self.trend.means.weights(states)
 
     def contributions(self, states: Tensor) -> Tensor:
         """What each memory adds, through anchor and step."""  # [T, N, d_v]
-        anchor, step = self._shares(states)
-        contributions = anchor[:, :, None] * self.trend.means.values
-        contributions += self.scale * step[:, :, None] * self.trend.step.values
-        return contributions
+        contributions = self.weights(states)[:, :, None] * self.trend.means.values
+        step = self._step_shares(states)[:, :, None] * self.trend.step.values
+        return contributions + self.scale * step
 
-    def _shares(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """The memories' shares in anchor and step."""  # [T, N] each
-        design, trend = self.trend.design, self.trend
-        features = design.basis(states) - design.centre
+    def _step_shares(self, states: Tensor) -> Tensor:  # [T, N]
+        step, design = self.trend.step, self.trend.design
         if self.kernel is None:
-            return trend.means.shares(features, 1.0), trend.step.shares(features, 1.0)
-        weights = self.kernel.weights(states)  # [T, n]
-        there, total = weights @ design.features[self._rows], weights.sum(dim=1, keepdim=True)
-        anchor, step = (
-            part.shares(features - believed * there, 1.0 - believed * total).index_add_(
-                1, self._rows, believed * weights
-            )
-            for part, believed in zip((trend.means, trend.step), self._believed, strict=True)
-        )
-        return anchor, step
+            return step.weights(states)
+        assert self._rows is not None
+        weights = self.believed * self.kernel.weights(states)  # [T, n]
+        features = design.basis(states) - design.centre - weights @ design.features[self._rows]
+        shares = step.shares(features, 1.0 - weights.sum(dim=1, keepdim=True))
+        return shares.index_add_(1, self._rows, weights)

@@ -93,7 +93,7 @@ def fit(model: Learner, rollout: Rollout) -> None:
 def weigh_kernel(policy: TrendedPolicy, generator: torch.Generator) -> float | None:
     """Let the kernel speak as far as it predicts memories of other episodes.
 
-    The share its answer has in the step, or None of a policy without a kernel.
+    The share of its answer that is taken, or None of a policy without a kernel.
     """
     interpolator, context = policy.interpolator, policy.context()
     if not interpolator.learns or len(context) == 0:
@@ -102,11 +102,10 @@ def weigh_kernel(policy: TrendedPolicy, generator: torch.Generator) -> float | N
     targets = context.rows(rows)
     with torch.no_grad():
         predicted = interpolator.leave_one_out(context, targets).mean
-    parts = zip(predicted.chunk(2, dim=1), targets.values.chunk(2, dim=1), strict=True)
-    shares = [confirmed_share(guess, value) for guess, value in parts]
-    policy.kernel_shares.copy_(torch.tensor(shares))
+    share = confirmed_share(predicted, targets.values)
+    policy.kernel_share.fill_(share)
     policy.fitted()
-    return shares[1]
+    return share
 
 
 def _re_anchor(model: Learner) -> None:
