@@ -25,7 +25,7 @@ from imel.memory import Memory
 from imel.updates import anchored, learner, plain
 
 _N_ENVS = 8
-_WARM_UP = 3072
+_WARM_UP = 9216
 """Steps before the clock starts: the memory is full by then, and what is compiled is."""
 _RANDOM_ACTIONS = 256
 
