@@ -21,7 +21,7 @@ from imel.kernels import PreparedAverage, kernel_interpolation
 
 compiled = pytest.importorskip("imel.kernels_compiled")
 
-BLOCK = 256
+BLOCK: int = compiled.BLOCK
 Columns = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
@@ -51,7 +51,7 @@ def outcome(of: Columns, dtype: torch.dtype, masked: bool) -> list[Tensor]:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    sizes=st.lists(st.integers(1, 300), min_size=2, max_size=5),
+    sizes=st.lists(st.integers(1, 600), min_size=2, max_size=5),
     targets=st.integers(1, 9),
     features=st.sampled_from([1, 3, 8, 9, 16]),
     values=st.integers(1, 5),
