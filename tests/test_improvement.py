@@ -203,15 +203,15 @@ def test_a_prediction_is_believed_less_the_more_noise_there_is() -> None:
     truth, noise = torch.randn(400, 2), torch.randn(400, 2)
     noise -= (truth * noise).sum() / truth.square().sum() * truth  # so that the slope is one
     shares = [confirmed_share(truth, truth + size * noise) for size in (0.1, 1.0, 4.0)]
-    # One less the standard error of the slope
-    errors = [size / math.sqrt(truth.numel()) for size in (0.1, 1.0, 4.0)]
+    # One less two standard errors of the slope
+    errors = [2.0 * size / math.sqrt(truth.numel()) for size in (0.1, 1.0, 4.0)]
     assert [1.0 - share for share in shares] == pytest.approx(errors, rel=0.1)
 
 
 def test_noise_is_mostly_not_believed() -> None:
     shares = [confirmed_share(torch.randn(200, 2), torch.randn(200, 2)) for _ in range(200)]
-    # Beyond one standard error by chance: one in six
-    assert sum(share > 0.0 for share in shares) < 60
+    # Beyond two standard errors by chance: one in forty
+    assert sum(share > 0.0 for share in shares) < 20
     assert max(shares) < 0.2
 
 

@@ -17,7 +17,7 @@ from imel.kernels import PreparedAverage
 
 _NEIGHBOURS = 256
 """Memories averaged."""
-_PROBED, _LEAST_PROBED = 20, 16
+_PROBED, _LEAST_PROBED = 32, 64
 """One in this many clusters is searched, and at least so many."""
 _ROWS_PER_CLUSTER = 39
 """The fewest that clusters are found from without faiss complaining."""

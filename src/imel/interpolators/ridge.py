@@ -19,8 +19,6 @@ from imel.interpolators.base import Interpolator, Prediction, Weighted
 
 PENALTIES = tuple(10.0**power for power in range(-4, 4))
 """Candidates for the penalty, in units of the basis' mean eigenvalue."""
-_SUMMED = 512
-"""Rows that are summed in single precision."""
 _REACH = 5.0
 """Normalised states are clipped here: beyond, a plane would lead the policy anywhere."""
 
@@ -51,13 +49,9 @@ class Design:
         features = basis(states)  # [N, d_phi]
         self.centre = features.sum(dim=0) / max(1, features.shape[0])
         self.features = features - self.centre
-        # In double precision: eigenvalues of a memory range over many orders of magnitude. Sums of
-        # a few hundred rows may be single, they err by less than the smallest penalty
+        # In double precision: eigenvalues of a memory range over many orders of magnitude
         self.double = self.features.double()
-        width = features.shape[1]
-        self.gram = features.new_zeros(width, width, dtype=torch.double)  # [d_phi, d_phi]
-        for rows in torch.split(self.features, _SUMMED):
-            self.gram += rows.T @ rows
+        self.gram = self.double.T @ self.double  # [d_phi, d_phi]
 
     @property
     def unit(self) -> float:
