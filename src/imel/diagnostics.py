@@ -14,7 +14,7 @@ from imel.training import leave_one_out_error
 
 _ROWS = 256
 """Memories or states on which the costlier figures are estimated."""
-_FEW_ROWS = 64
+_FEW_ROWS = 16
 """States on which the one that needs every weight is."""
 
 

@@ -29,7 +29,7 @@ ANCHORED: dict[str, Any] = {
     "std_mode": "adaptive",
     "std_rate": 0.25,
     "entropy_bonus": 0.0,
-    "gradient_steps": 5,
+    "gradient_steps": 2,
     "targets_per_step": 128,
     "critic_epochs": 2,
     "critic_batch_size": 256,

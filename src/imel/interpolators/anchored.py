@@ -9,6 +9,8 @@ and wide for the other. Both are made of memories, so each memory's contribution
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -87,18 +89,38 @@ class AnchoredTrend(Anchored, Weighted):
         rows: Tensor | None = None,
         believed: float = 0.0,
     ) -> None:
-        self.trend, self.scale, self.kernel, self.believed = trend, scale, kernel, believed
+        self.trend, self.kernel, self.believed = trend, kernel, believed
         self._rows = rows
         self.values = trend.means.values
         parts = (trend.means, trend.step)
         self._slope = torch.cat([part.slope for part in parts], dim=1)  # [d_phi, 2 d_a]
         offset = torch.cat([part.offset for part in parts])
         self._offset = offset - trend.design.centre @ self._slope
+        self.scale = scale
+
+    @property
+    def scale(self) -> float:  # type: ignore[override]
+        """Beta."""
+        return self._scale
+
+    @scale.setter
+    def scale(self, scale: float) -> None:
+        self._scale = scale
+        slope, offset = (anchor + scale * step for anchor, step in self._halves())
+        self._moved = self.trend.design.basis.frozen(slope, offset)
+
+    def _halves(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Anchor's and step's coefficients, then their offsets."""
+        for both in (self._slope, self._offset):
+            anchor, step = both.chunk(2, dim=-1)
+            yield anchor, step
 
     def __call__(self, states: Tensor) -> Prediction:
         """Where the policy is at these states, moved."""
-        anchor, step = self._parts(states)
-        return Prediction(anchor + self.scale * step)
+        mean = self._moved(states)
+        if self.kernel is not None:
+            mean = mean + self.scale * self.believed * self.kernel(states).mean
+        return Prediction(mean)
 
     def anchor(self, states: Tensor) -> Prediction:  # type: ignore[override]
         """Where the policy is."""

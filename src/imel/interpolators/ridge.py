@@ -8,6 +8,7 @@ gives back as it was, which no average of neighbours does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from imel.experience import Context
 from imel.interpolators.base import Interpolator, Prediction, Weighted
+from imel.interpolators.frozen import FrozenNetwork
 
 PENALTIES = tuple(10.0**power for power in range(-4, 4))
 """Candidates for the penalty, in units of the basis' mean eigenvalue."""
@@ -39,6 +41,13 @@ class Basis(nn.Module):
         states = states.clamp(-_REACH, _REACH)
         waves = torch.addmm(self.offsets, states, self.directions).tanh_()
         return torch.cat([states, waves], dim=1)
+
+    def frozen(self, slope: Tensor, offset: Tensor) -> Callable[[Tensor], Tensor]:
+        """s -> phi(s)^T slope + offset, for acting: the basis is a network of one hidden layer."""
+        inputs = self.directions.shape[0]
+        layers = [(self.directions, self.offsets), (slope[inputs:], offset)]
+        network = FrozenNetwork(layers, slope[:inputs])
+        return lambda states: network(states.clamp(-_REACH, _REACH))
 
 
 class Design:
