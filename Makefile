@@ -17,7 +17,7 @@ install: .venv/installed  ## make .venv with the pinned versions
 	@touch $@
 
 train: install  ## train on MountainCarContinuous-v0, evaluate, draw the curve and the policy
-	$(BIN)/imel train MountainCarContinuous-v0 --preset exploration --total-timesteps 60000 --run-dir $(RUN) --overwrite
+	$(BIN)/imel train MountainCarContinuous-v0 --total-timesteps 60000 --run-dir $(RUN) --overwrite
 
 test: install  ## run the tests (a few minutes on two cores)
 	$(BIN)/python -m pytest -n 2

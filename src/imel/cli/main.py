@@ -29,7 +29,7 @@ USAGE_ERROR, INTERRUPTED = 2, 130
 
 _EXAMPLES = """\
   imel train Pendulum-v1                         learn with the defaults, into runs/
-  imel train MountainCarContinuous-v0 --preset exploration --total-timesteps 60000
+  imel train MountainCarContinuous-v0 --total-timesteps 60000
   imel train --policy np --help                  every setting, with this policy's defaults
   imel resume runs/Pendulum-v1-mki-seed0         go on after a kill, bit for bit
   imel eval runs/Pendulum-v1-mki-seed0           returns over 20 episodes

@@ -33,7 +33,7 @@ Learn a policy on a Gymnasium environment, evaluate it and draw it.
 
 examples:
   imel train Pendulum-v1
-  imel train MountainCarContinuous-v0 --preset exploration --total-timesteps 60000
+  imel train MountainCarContinuous-v0 --total-timesteps 60000
   imel train HalfCheetah-v5 --policy np --seed 1 --run-dir runs/cheetah-np
   imel train --config runs/cheetah-np/config.json --run-dir runs/again
 
