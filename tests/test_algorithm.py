@@ -235,7 +235,7 @@ def mean_return(model: IMeL) -> float:
     [
         ("MkiPolicy", None, 4096),
         ("MkiPolicy", "paper", 2048),
-        ("MkiPolicy", "anchored", 2048),
+        ("MkiPolicy", "plain", 4096),
         ("RegressorPolicy", None, 2048),
         ("NearestPolicy", None, 4096),
     ],

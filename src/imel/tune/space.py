@@ -188,7 +188,7 @@ _ALL: tuple[Parameter, ...] = (
     Number("std_rate", 0.03, 1.0, when=("std_mode", "adaptive")),
     Number("entropy_bonus", 0.0, 0.05, linear=True, when=("std_mode", "adaptive")),
     Number("learning_rate", 3e-4, 1e-2),
-    Whole("gradient_steps", 5, 80),
+    Whole("gradient_steps", 1, 80),
     Number("critic_learning_rate", 3e-4, 1e-2),
     Whole("critic_epochs", 1, 20),
 )
