@@ -99,7 +99,7 @@ class AnchoredTrend(Anchored, Weighted):
         self.scale = scale
 
     @property
-    def scale(self) -> float:  # type: ignore[override]
+    def scale(self) -> float:
         """Beta."""
         return self._scale
 
