@@ -92,7 +92,7 @@ export function showArrows(answer, pair) {
   drawing.append(svg("line", { x1: x(0), x2: x(0), y1: 0, y2: height, ...frame }));
   if (!one) drawing.append(svg("line", { y1: y(0), y2: y(0), x1: 0, x2: width, ...frame }));
   memories.toReversed().forEach((memory, k) => {
-    const share = memory.weight / memories[0].weight;
+    const share = Math.abs(memory.weight / memories[0].weight);
     const row = 12 + 9 * (memories.length - 1 - k);
     const ys = one ? [row, row] : [y(memory.mean[j]), y(memory.improved[j])];
     drawing.append(arrow(x(memory.mean[i]), ys[0], x(memory.improved[i]), ys[1], share));
@@ -129,7 +129,7 @@ export function showSentence(answer, info) {
   }
   const about = number(answer.effective_neighbours, answer.effective_neighbours < 10 ? 1 : 0);
   const kind = answer.exact ? "It is the sum of what memories add, and rests on" : "Its attention rests on";
-  text.textContent = `${kind} about ${about} of ${(info.rows - info.forgotten).toLocaleString("en")}; those shown hold ${number(100 * answer.memories.reduce((sum, m) => sum + m.weight, 0), 0)}\u00a0%.`;
+  text.textContent = `${kind} about ${about} of ${(info.rows - info.forgotten).toLocaleString("en")}; those shown sum to ${number(100 * answer.memories.reduce((sum, m) => sum + m.weight, 0), 0)}\u00a0%.`;
   return undefined;
 }
 
@@ -157,7 +157,7 @@ export class MemoryTable {
 
   row(memory, k, largest, selected, exact) {
     const share = h("span", { class: "share" });
-    share.style.width = `${Math.max(1, (34 * memory.weight) / largest)}px`;
+    share.style.width = `${Math.max(1, 34 * Math.abs(memory.weight / largest))}px`;
     const picture = this.pictures ? h("td", {}, k < PICTURES ? h("img", { alt: "", "data-row": memory.row }) : null) : null;
     const pick = () => this.onPick(memory.row);
     return h(
