@@ -194,7 +194,6 @@ def test_a_kernel_is_believed_where_it_predicts_other_episodes(truth: str) -> No
     policy.changed()
     share = anchored.weigh_kernel(policy, model.generator)
     assert share == pytest.approx(float(policy.kernel_share))
-    assert share is not None
     assert share > 0.5 if truth == "waves" else share < 0.2
 
 
@@ -311,3 +310,26 @@ def test_nothing_is_expected_beyond_a_termination() -> None:
     rewards = model.return_scale.scale(memory.column("rewards"))
     beyond = 0.5 * 2.0 * (1.0 - memory.column("terminated"))
     torch.testing.assert_close(advantages, rewards + beyond - 2.0)
+
+
+@pytest.mark.parametrize("policy", ["MkiPolicy", "RidgePolicy"])
+def test_few_states_and_many_are_answered_alike_far_out_too(policy: str) -> None:
+    conditioned = learned(policy).policy.acting.interpolate
+    assert isinstance(conditioned, AnchoredTrend)
+    states = 20.0 * torch.randn(64, 2)  # trends are cut off at 5
+    parts = conditioned.anchor(states).mean + conditioned.scale * conditioned.step(states).mean
+    torch.testing.assert_close(conditioned(states).mean, parts, atol=1e-4, rtol=1e-4)
+    few = torch.cat([conditioned(some).mean for some in torch.split(states, 8)])
+    torch.testing.assert_close(few, parts, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(conditioned(5.0 * states.sign()), conditioned(50.0 * states.sign()))
+
+
+def test_the_dimensions_of_an_action_share_its_deviation() -> None:
+    whole, each = (
+        IMeL("MkiPolicy", "HalfCheetah-v5", n_envs=2, std_of=of, std=0.9)
+        for of in ("action", "dimension")
+    )
+    assert whole.policy.std.tolist() == pytest.approx([0.9 / 6**0.5] * 6)
+    assert each.policy.std.tolist() == pytest.approx([0.9] * 6)
+    floored = IMeL("MkiPolicy", "HalfCheetah-v5", n_envs=2, std=0.9, min_std=0.5)
+    assert floored.policy.std.tolist() == pytest.approx([0.5] * 6)

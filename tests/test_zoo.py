@@ -23,7 +23,6 @@ from stable_baselines3.common.utils import ConstantSchedule
 from imel import IMeL
 from imel.bench.tasks import TASKS
 from imel.policy import POLICIES
-from imel.presets import PRESETS
 from imel.settings import Settings, preset
 from imel.zoo import HYPERPARAMETERS, __main__, algorithm
 from small import SMALL, answers, points, small_model, tensors_of
@@ -180,8 +179,8 @@ def test_the_file_has_the_tasks_of_the_benchmark_with_their_steps(
 ) -> None:
     for task in TASKS.values():
         assert hyperparameters[task.env_id]["n_timesteps"] == task.steps
-    assert hyperparameters["MountainCarContinuous-v0"]["preset"] == "exploration"
-    assert "exploration" in PRESETS
+    # One default for all of them
+    assert not any("preset" in values for values in hyperparameters.values())
 
 
 @pytest.mark.parametrize(

@@ -178,6 +178,10 @@ class ImelPolicy(BasePolicy):
         """The interpolator's weights are no longer those the policy was conditioned on."""
         self._acting = None
 
+    def made_anew(self) -> tuple[object, ...]:
+        """What is kept of computations on the memory, which a copy has no use for."""
+        return (self._acting,)
+
     def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """mu and sigma at raw states, in policy units."""
         with torch.no_grad():
@@ -263,18 +267,10 @@ _QUIET: Mapping[str, Any] = {"std": "0.4:0.1", "std_mode": "schedule", "min_std"
 
 
 class TrendedPolicy(ImelPolicy):
-    """One whose anchor and step are trends over all memories: the base of two.
-
-    What the step's trend leaves of the newest memories is for the interpolator.
-    """
+    """One whose anchor and step are trends over all memories: the base of two."""
 
     recommended: ClassVar[Mapping[str, Any]] = ANCHORED
-    kernel_share: Tensor  # [] how far the interpolator is believed
     _trend: Trend | None = None
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self.register_buffer("kernel_share", torch.zeros(()))
 
     @property
     def trend_basis(self) -> Basis:
@@ -298,13 +294,25 @@ class TrendedPolicy(ImelPolicy):
         super().changed()
         self._trend = None
 
+    def made_anew(self) -> tuple[object, ...]:
+        """Its trends, too."""
+        return (*super().made_anew(), self._trend)
+
 
 class MkiPolicy(TrendedPolicy):
-    """Mean Kernel Interpolation: every action is a weighted sum of remembered ones."""
+    """Mean Kernel Interpolation: every action is a weighted sum of remembered ones.
+
+    Anchored, the kernel is for what the step's trend leaves of the newest memories.
+    """
 
     interpolator: MeanKernelInterpolation
     interpolator_class = MeanKernelInterpolation
     options_class = MkiOptions
+    kernel_share: Tensor  # [] how far the kernel is believed
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register_buffer("kernel_share", torch.zeros(()))
 
     def context(self) -> Context:
         """What is interpolated: improved means, or if anchored what a trend leaves of the step."""

@@ -40,7 +40,7 @@ def kernel_average(
 
 
 def anchor(insight: Insight, state: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """A plain policy's average of means, or an anchored one's trend with what the kernel adds."""
+    """A plain policy's average of means, or an anchored one's trend of them."""
     policy, means = insight.policy, insight.column("means")[kept].astype(np.float64)
     if policy.update == "plain":
         return kernel_average(insight, state, kept, means)

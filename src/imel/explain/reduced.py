@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.policy import ImelPolicy, TrendedPolicy
+from imel.policy import ImelPolicy
 
 Rows = Sequence[int] | Sequence[bool] | NDArray[Any]
 """Places in the memory, or for each of them whether it is meant; or numbers of episodes."""
@@ -29,12 +29,9 @@ def policy_without(
     memory.forget_rows(left_out)
     # What is in the memo is not copied: of the memory there is a smaller one, and what is
     # conditioned on the whole of it is of no use
-    memo: dict[int, Any] = {id(policy.memory): memory, id(policy.acting): None}
-    if isinstance(policy, TrendedPolicy) and policy.update == "anchored":
-        memo[id(policy.trend)] = None
-    reduced = copy.deepcopy(policy, memo)
-    reduced.changed()
-    return reduced
+    memo: dict[int, Any] = {id(policy.memory): memory}
+    memo |= {id(part): None for part in policy.made_anew()}
+    return copy.deepcopy(policy, memo)
 
 
 def chosen_rows(

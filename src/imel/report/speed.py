@@ -36,7 +36,7 @@ def markdown(results: Mapping[str, Any], images: str) -> str:
     rows: Sequence[Row] = results["rows"]
     versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
     head = (
-        f"One core of {results['processor']}, medians of {results['repetitions']} repetitions, "
+        f"One core of {results['processor']}, {_repeated(results['repetitions'])}, "
         f"{results['steps']:,} steps each. Commit {results['commit'][:10]}; {versions}.\n"
     )
     return "\n".join(
@@ -152,6 +152,10 @@ def _parts_table(rows: Sequence[Row]) -> str:
     ]
     caption = "What the seconds are spent on, and the most memory the process ever had:\n\n"
     return caption + _table(["task", "algorithm", *PARTS, "peak MB"], body)
+
+
+def _repeated(repetitions: int) -> str:
+    return "one measurement each" if repetitions == 1 else f"medians of {repetitions} repetitions"
 
 
 def _acting_table(rows: Sequence[Row]) -> str:

@@ -27,7 +27,7 @@ from imel.improvement import (
     step_size,
 )
 from imel.interpolators.anchored import Anchored
-from imel.policy import TrendedPolicy
+from imel.policy import MkiPolicy
 from imel.updates.learner import (
     Learner,
     fit_interpolator,
@@ -72,10 +72,8 @@ def fit(model: Learner, rollout: Rollout) -> None:
     """Fit the anchor's interpolator, smooth the improvements, bound the step they make."""
     fit_interpolator(model)
     policy = model.policy
-    if isinstance(policy, TrendedPolicy):
-        share = weigh_kernel(policy, model.generator)
-        if share is not None:
-            model.logger.record("train/kernel_share", share)
+    if isinstance(policy, MkiPolicy):
+        model.logger.record("train/kernel_share", weigh_kernel(policy, model.generator))
     conditioned = policy.acting.interpolate
     assert isinstance(conditioned, Anchored)
     states = policy.normaliser(flatten_time(rollout.states).to(policy.device))
@@ -90,18 +88,13 @@ def fit(model: Learner, rollout: Rollout) -> None:
     record_diagnostics(model, rollout)
 
 
-def weigh_kernel(policy: TrendedPolicy, generator: torch.Generator) -> float | None:
-    """Let the kernel speak as far as it predicts memories of other episodes.
-
-    The share of its answer that is taken, or None of a policy without a kernel.
-    """
-    interpolator, context = policy.interpolator, policy.context()
-    if not interpolator.learns or len(context) == 0:
-        return None
+def weigh_kernel(policy: MkiPolicy, generator: torch.Generator) -> float:
+    """Let the kernel speak as far as it predicts memories of other episodes; how far that is."""
+    context = policy.context()
     rows = torch.randperm(len(context), generator=generator)[:_CHUNK].to(policy.device)
     targets = context.rows(rows)
     with torch.no_grad():
-        predicted = interpolator.leave_one_out(context, targets).mean
+        predicted = policy.interpolator.leave_one_out(context, targets).mean
     share = confirmed_share(predicted, targets.values)
     policy.kernel_share.fill_(share)
     policy.fitted()
