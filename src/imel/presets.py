@@ -13,7 +13,6 @@ PLAIN: dict[str, Any] = {
     "std_mode": "adaptive",
     "std_rate": 1.0,
     "entropy_bonus": 0.02,
-    "min_std": 0.05,
     "gradient_steps": 20,
     "targets_per_step": 256,
     "critic_epochs": 5,
