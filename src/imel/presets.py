@@ -29,7 +29,6 @@ ANCHORED: dict[str, Any] = {
     "std_mode": "adaptive",
     "std_rate": 0.25,
     "entropy_bonus": 0.0,
-    "min_std": 0.05,
     "gradient_steps": 2,
     "targets_per_step": 128,
     "critic_epochs": 2,
