@@ -6,11 +6,12 @@ import copy
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from imel import IMeL, MkiPolicy
-from imel.improvement import importance_ratios, improved_means, mean_kl
+from imel.improvement import importance_ratios, improved_means, mean_kl, settling_rate
 from imel.interpolators.anchored import Anchored, AnchoredTrend
 from imel.interpolators.base import Weighted
 from imel.policy import ImelPolicy
@@ -127,6 +128,54 @@ def test_contributions_add_up_to_the_mean(policy: str) -> None:
     assert conditioned.exact
     total = conditioned.contributions(model.policy.normaliser(states)).sum(dim=1)
     torch.testing.assert_close(total, model.policy.act(states)[0], atol=1e-5, rtol=0.0)
+
+
+@pytest.mark.parametrize("policy", ["MkiPolicy", "RidgePolicy"])
+def test_a_policy_settles_on_the_mean_of_recent_ones(policy: str) -> None:
+    model = small_model(policy, update="anchored", memory_size=640)
+    # A normaliser that stays, for only then a mean of policies is in the span of the basis
+    model.policy.normaliser.count.fill_(1e12)
+    states, expected = torch.as_tensor(STATES), torch.zeros(())
+    for iteration in range(8):
+        model.learn(64, reset_num_timesteps=False)
+        rate = settling_rate(iteration, 20)
+        expected = torch.lerp(expected, model.policy.act(states)[0], rate)
+        # Fitted again at every iteration, it drifts a little: by far less than policies differ
+        torch.testing.assert_close(model.policy.decide(states)[0], expected, atol=1e-2, rtol=0.0)
+    assert float((model.policy.act(states)[0] - expected).abs().max()) > 0.05
+    actions, _ = model.predict(STATES, deterministic=True)
+    np.testing.assert_allclose(actions, model.policy.to_environment(expected.numpy()), atol=2e-2)
+    total = model.policy.settled.interpolate.contributions(model.policy.normaliser(states))
+    decided = model.policy.decide(states)[0]
+    torch.testing.assert_close(total.sum(dim=1), decided, atol=1e-5, rtol=0.0)
+
+
+def test_settling_takes_in_all_of_the_first_policy_and_less_of_later_ones() -> None:
+    rates = [settling_rate(iteration, 20) for iteration in range(200)]
+    assert rates[0] == 1.0
+    assert rates == sorted(rates, reverse=True)
+    assert rates[5] == 0.5
+    assert rates[95:] == [pytest.approx(0.05)] * 105
+    assert settling_rate(50, 1) == 1.0
+
+
+def test_without_settling_the_policy_decides_as_it_explores() -> None:
+    model = learned(settling=1)
+    states = torch.as_tensor(STATES)
+    assert torch.equal(model.policy.decide(states)[0], model.policy.act(states)[0])
+    still = learned("RegressorPolicy")  # has no trends to take the mean of
+    assert torch.equal(still.policy.decide(states)[0], still.policy.act(states)[0])
+
+
+@pytest.mark.parametrize("policy", ["MkiPolicy", "RidgePolicy"])
+def test_what_a_policy_does_at_its_memories_is_known(policy: str) -> None:
+    trained = learned(policy, policy_kwargs={"waves": 8}).policy
+    if policy == "MkiPolicy":
+        believing(trained, 0.5)
+    conditioned = trained.acting.interpolate
+    assert isinstance(conditioned, AnchoredTrend)
+    mean, _ = trained.act(trained.memory.column("states"))
+    torch.testing.assert_close(conditioned.at_memories(), mean, atol=1e-5, rtol=0.0)
 
 
 @pytest.mark.parametrize("normalised", [True, False])

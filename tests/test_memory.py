@@ -41,6 +41,7 @@ def rows_of(ids: list[int], episodes: list[int]) -> dict[str, Tensor]:
         "rewards": 7 * number,
         "advantages": 8 * number,
         "behaviour_means": 9 * vector[:, :1],
+        "settled_means": 11 * vector[:, :1],
         "terminated": 10 * number,
         "episodes": torch.tensor(episodes),
         "steps": torch.tensor(ids),
@@ -155,6 +156,27 @@ def test_reservoir_keeps_a_uniform_sample_of_the_past(unit: ForgettingUnit) -> N
         kept += set(ids_of(adder.memory)) - {rollouts - 1}
     assert len(kept) == 3 * (room - 1)
     assert kstest(kept, uniform(0, rollouts - 1).cdf).pvalue > 1e-3
+
+
+def test_of_the_newest_a_reservoir_forgets_nothing_if_told() -> None:
+    mode = MemorySettings(forgetting="reservoir", newest_kept=6)
+    seen: set[int] = set()
+    for seed in range(30):
+        adder = Adder(mode, capacity=10, seed=seed)
+        for _ in range(20):
+            adder.add([2])
+        kept = set(ids_of(adder.memory))
+        assert set(range(34, 40)) <= kept
+        assert len(kept) == 10
+        seen |= kept
+    assert seen >= set(range(34))  # and of those before, any may be kept
+
+
+def test_if_all_of_a_reservoir_is_newest_it_forgets_the_oldest() -> None:
+    adder = Adder(MemorySettings(forgetting="reservoir", newest_kept=100), capacity=10)
+    for _ in range(20):
+        adder.add([2])
+    assert set(ids_of(adder.memory)) == set(range(30, 40))
 
 
 def test_reservoir_draws_one_key_for_an_episode_of_several_rollouts() -> None:

@@ -278,8 +278,8 @@ def test_a_state_of_two_dimensions_is_its_own_plane(generator: torch.Generator) 
     assert_array_equal(surface.old_means, np.zeros(200))
     assert_allclose(surface.improved_means, policy.memory.column("improved_means")[:, 0].numpy())
     corner = torch.tensor([[surface.x[7], surface.y[2]]], dtype=torch.float32)
-    assert_allclose(surface.means[2, 7], policy.act(corner)[0].item(), rtol=1e-4, atol=1e-6)
-    assert_allclose(surface.policy_means, policy.act(states)[0][:, 0].numpy(), rtol=1e-5)
+    assert_allclose(surface.means[2, 7], policy.decide(corner)[0].item(), rtol=1e-4, atol=1e-6)
+    assert_allclose(surface.policy_means, policy.decide(states)[0][:, 0].numpy(), rtol=1e-5)
 
 
 def test_a_larger_state_is_drawn_over_its_first_two_principal_components(
@@ -306,7 +306,7 @@ def test_a_larger_state_is_drawn_over_its_first_two_principal_components(
         plane.directions
     )
     raw = policy.normaliser.inverse(point)[None]
-    assert_allclose(surface.means[60, 30], policy.act(raw)[0].item(), rtol=1e-3, atol=1e-5)
+    assert_allclose(surface.means[60, 30], policy.decide(raw)[0].item(), rtol=1e-3, atol=1e-5)
 
 
 def test_a_state_of_one_dimension_can_be_drawn_too(generator: torch.Generator) -> None:

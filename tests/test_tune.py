@@ -160,9 +160,9 @@ def test_what_is_fixed_is_not_searched_and_reaches_every_run() -> None:
 
 def test_defaults_beside_the_space_are_run_as_they_are() -> None:
     problem = Problem("Pendulum-v1", "mki", 1000, (0,), {"batch_size": 60})
-    assert problem.default["memory_size / batch_size"] == 16  # of the 136 there are
+    assert problem.default["memory_size / batch_size"] == 32  # of the 204 there are
     settings = problem.run(problem.overrides(problem.default), 0).settings()
-    assert settings["memory_size"] == 8192
+    assert settings["memory_size"] == 12288
 
 
 # --- the search ---

@@ -155,15 +155,15 @@ def test_the_normaliser_has_seen_the_states() -> None:
 
 def test_a_policy_from_a_trained_runs_memory_acts_as_well_as_the_run(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"batch_size": 128, "memory_size": 512, "gradient_steps": 5}
-    settings |= {"kl_budget": 2.0, "std": 0.3}
-    trained = wide_model(**settings).learn(24 * 128)
+    settings |= {"kl_budget": 2.0, "std": 0.3, "settling": 1}  # as the memory has it
+    trained = wide_model(seed=1, **settings).learn(24 * 128)
     run = write_run(tmp_path / "run", trained)
     assert main(["export", str(run), "--episodes", "0", "--out", str(tmp_path / "out")]) == 0
 
     def missed(model: IMeL) -> float:
         return float(np.square((answers(model) - 2.0) / 4.0 - PointEnv.best(STATES)).mean())
 
-    for seed in (1, 2):
+    for seed in (2, 3):
         fresh = wide_model(seed=seed, **settings)
         untrained = missed(fresh)
         warm = missed(fresh.warm_start(tmp_path / "out" / "memory.parquet"))

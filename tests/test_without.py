@@ -32,7 +32,7 @@ def rebuilt(policy: ImelPolicy, kept: np.ndarray) -> ImelPolicy:
 
 
 def means(policy: ImelPolicy) -> np.ndarray:
-    return policy.act(torch.from_numpy(STATES))[0].numpy()
+    return policy.decide(torch.from_numpy(STATES))[0].numpy()
 
 
 @pytest.mark.parametrize("update", ["anchored", "plain"])

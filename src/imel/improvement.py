@@ -51,6 +51,9 @@ class ImprovementSettings:
     given up only where it costs more than this."""
     min_std: float = 0.05
     """sigma never falls below this."""
+    settling: int = 20
+    """An anchored trend's deterministic actions are those of the mean of about so many recent
+    policies, early in a run of fewer: single ones differ by steps that are little but noise."""
     clip_means: bool = False
     """Keep improved means within the action range, where actions still depend on them."""
 
@@ -142,6 +145,14 @@ def step_scale(kl: float, trust_region: float) -> float:
     The KL of a shift of means is quadratic in its length. Zero where there is no step to scale.
     """
     return float((trust_region / kl) ** 0.5) if kl > 0.0 else 0.0
+
+
+def settling_rate(iteration: int, settling: int) -> float:
+    """What a new policy counts for in the mean of recent ones: at first, all.
+
+    The mean is over the latest fifth of the run until that is `settling` iterations.
+    """
+    return max(1.0 / max(1, settling), 5.0 / (5.0 + iteration))
 
 
 def confirmed_share(predicted: Tensor, values: Tensor) -> float:

@@ -29,8 +29,10 @@ class MemorySettings:
     anchor_size: int = 2048
     """An anchored policy interpolates the means of its newest memories, this many."""
     forgetting: Forgetting = "fifo"
-    """`fifo`: the oldest goes first. `reservoir`: beside the newest batch, what is kept is a
-    uniform sample of the whole history (paper note 9)."""
+    """`fifo`: the oldest goes first. `reservoir`: beside the newest, what is kept is a uniform
+    sample of the whole history (paper note 9)."""
+    newest_kept: int = 0
+    """Of so many newest transitions a `reservoir` forgets nothing; of the newest batch never."""
     forgetting_unit: ForgettingUnit = "rollout"
     """Forget whole rollouts, or whole episodes."""
     prior_size: int = 64
@@ -53,6 +55,7 @@ class Memory(nn.Module):
     means: Tensor  # [capacity, d_a] mu: the anchor, which follows the policy if updates do
     behaviour_means: Tensor  # [capacity, d_a] mu of the policy that acted
     improved_means: Tensor  # [capacity, d_a] mu*
+    settled_means: Tensor  # [capacity, d_a] the mean of recent policies, if updates keep one
     stds: Tensor  # [capacity, d_a] sigma of the policy that acted
     rewards: Tensor  # [capacity]
     advantages: Tensor  # [capacity] as used by the improvement
@@ -72,6 +75,7 @@ class Memory(nn.Module):
             "means": (action_dim,),
             "behaviour_means": (action_dim,),
             "improved_means": (action_dim,),
+            "settled_means": (action_dim,),
             "stds": (action_dim,),
             "rewards": (),
             "advantages": (),
@@ -117,7 +121,8 @@ class Memory(nn.Module):
             column.zero_()
         self.column("states").copy_(states)
         self.column("next_states").copy_(states)
-        for name in ("actions", "means", "behaviour_means", "improved_means"):
+        means_of = ("means", "behaviour_means", "improved_means", "settled_means")
+        for name in ("actions", *means_of):
             self.column(name).copy_(means)
         self.column("stds").fill_(1.0)
         # Each point is an episode of its own, with an id no real episode has
@@ -147,7 +152,8 @@ class Memory(nn.Module):
             if settings.forgetting == "fifo"
             else self._random_keys(rows[unit], unit, generator)
         )
-        forgotten = self._rows_to_forget(rows[unit], unit)
+        sure = 0 if settings.forgetting == "fifo" else settings.newest_kept - count
+        forgotten = self._rows_to_forget(rows[unit], unit, sure)
         kept = len(self) - forgotten.numel()
         size = kept + count
         # The new rows go where something was forgotten, then behind the last row
@@ -208,8 +214,11 @@ class Memory(nn.Module):
             keys[place] = self.column("keys")[known == names[place]][0]
         return keys[member]
 
-    def _rows_to_forget(self, arriving: Tensor, unit: str) -> Tensor:
-        """Indices of the rows that must go, as whole units, for the arriving ones to fit."""
+    def _rows_to_forget(self, arriving: Tensor, unit: str, sure: int) -> Tensor:
+        """Indices of the rows that must go, as whole units, for the arriving ones to fit.
+
+        The newest `sure` of them go last, and the oldest of these first.
+        """
         device = self.states.device
         if self.holds_prior:
             return torch.arange(len(self), device=device)
@@ -222,6 +231,12 @@ class Memory(nn.Module):
         keys = torch.full((units.numel(),), -torch.inf, dtype=torch.float64, device=device)
         # A unit of several rollouts is as old as its newest part
         keys = keys.scatter_reduce(0, member, self.column("keys"), reduce="amax")
+        if sure > 0:
+            newest = self.newest(sure)
+            ages = torch.full_like(keys, -torch.inf)
+            iterations = self.column("iterations")[newest].double()
+            ages = ages.scatter_reduce(0, member[newest], iterations, reduce="amax")
+            keys = torch.where(ages.isfinite(), 1.0 + ages, keys)  # drawn ones are below one
         keys[torch.isin(units, arriving)] = torch.inf  # what goes on arriving is torn last
         order = torch.argsort(keys, stable=True)
         freed = sizes[order].cumsum(0)

@@ -118,6 +118,7 @@ class ImelPolicy(BasePolicy):
         self.register_buffer("step_scale", torch.zeros(()))
         self.generator = torch.Generator().manual_seed(0)
         self._acting: Acting | None = None
+        self._settled: Acting | None = None
 
     @classmethod
     def make_options(cls, options: Mapping[str, Any]) -> Any:
@@ -158,9 +159,21 @@ class ImelPolicy(BasePolicy):
                 conditioned = (
                     self.interpolator.condition(self.context()) if plain else self._anchored()
                 )
-            std = None if self.own_std else self.std
-            self._acting = Acting(self.normaliser.frozen(), conditioned, std, self.min_std)
+            self._acting = self._acting_by(conditioned)
         return self._acting
+
+    @property
+    def settled(self) -> Acting:
+        """What its deterministic actions, and explanations of them, are made by."""
+        return self.acting
+
+    def anchor_means(self) -> Tensor:
+        """What the memories hold of where it was, before they moved it."""  # [N, d_a]
+        return self.memory.column("means")
+
+    def _acting_by(self, conditioned: Conditioned) -> Acting:
+        std = None if self.own_std else self.std
+        return Acting(self.normaliser.frozen(), conditioned, std, self.min_std)
 
     def _anchored(self) -> Anchored:
         anchor, asked = self.interpolator.condition(self.context()), self.improvements()
@@ -176,16 +189,21 @@ class ImelPolicy(BasePolicy):
 
     def fitted(self) -> None:
         """The interpolator's weights are no longer those the policy was conditioned on."""
-        self._acting = None
+        self._acting = self._settled = None
 
     def made_anew(self) -> tuple[object, ...]:
         """What is kept of computations on the memory, which a copy has no use for."""
-        return (self._acting,)
+        return (self._acting, self._settled)
 
     def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """mu and sigma at raw states, in policy units."""
+        """mu and sigma it explores with at raw states, in policy units."""
         with torch.no_grad():
             return self.acting(states.to(self.std.device))
+
+    def decide(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """mu it has settled on at raw states, and sigma, in policy units."""
+        with torch.no_grad():
+            return self.settled(states.to(self.std.device))
 
     def to_environment(self, actions: FloatArray) -> FloatArray:
         """Policy units to the environment's, clipped to its bounds."""
@@ -197,10 +215,12 @@ class ImelPolicy(BasePolicy):
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
         assert isinstance(observation, Tensor)
-        action, std = self.act(observation.float())
-        if not deterministic:
-            noise = torch.randn(action.shape, generator=self.generator)
-            action = action + std * noise.to(action.device)
+        if deterministic:
+            action, _ = self.decide(observation.float())
+        else:
+            mean, std = self.act(observation.float())
+            noise = torch.randn(mean.shape, generator=self.generator)
+            action = mean + std * noise.to(mean.device)
         return action.clamp(-1.0, 1.0)
 
     # --- memory of another device, weights of another run ---
@@ -267,10 +287,18 @@ _QUIET: Mapping[str, Any] = {"std": "0.4:0.1", "std_mode": "schedule", "min_std"
 
 
 class TrendedPolicy(ImelPolicy):
-    """One whose anchor and step are trends over all memories: the base of two."""
+    """One whose anchor and step are trends over all memories: the base of two.
+
+    Anchored, it settles on the mean of its recent policies, which is the trend of a mean as well.
+    """
 
     recommended: ClassVar[Mapping[str, Any]] = ANCHORED
     _trend: Trend | None = None
+    settling_rate: Tensor  # [] what the present policy counts for in what it settles on
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register_buffer("settling_rate", torch.ones(()))
 
     @property
     def trend_basis(self) -> Basis:
@@ -288,6 +316,25 @@ class TrendedPolicy(ImelPolicy):
                 step = Ridge(design, asked.values, self.options.penalty)
                 self._trend = Trend(design, means, step)
         return self._trend
+
+    @property
+    def settled(self) -> Acting:
+        """The mean of recent policies: of that before, and of the present one by its rate."""
+        rate = float(self.settling_rate)
+        if self.update == "plain" or rate == 1.0:
+            return self.acting
+        if self._settled is None:
+            present = self.acting.interpolate
+            assert isinstance(present, AnchoredTrend)
+            with torch.inference_mode(False), torch.no_grad():
+                moved = present.from_elsewhere(self.anchor_means(), rate, _FAITHFUL)
+            self._settled = self._acting_by(moved)
+        return self._settled
+
+    def anchor_means(self) -> Tensor:
+        """The same mean, of where the policies were."""
+        column, rate = self.memory.column, float(self.settling_rate)
+        return torch.lerp(column("settled_means"), column("means"), rate)
 
     def changed(self) -> None:
         """Neither what the policy was conditioned on holds any more, nor its trends."""

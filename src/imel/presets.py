@@ -7,6 +7,8 @@ from typing import Any
 PLAIN: dict[str, Any] = {
     "update": "plain",
     "memory_size": 2048,
+    "forgetting": "fifo",
+    "newest_kept": 0,
     "gae_lambda": 0.9,
     "std": "0.5:0.2",
     "std_of": "dimension",
@@ -22,7 +24,9 @@ PLAIN: dict[str, Any] = {
 
 ANCHORED: dict[str, Any] = {
     "update": "anchored",
-    "memory_size": 8192,
+    "memory_size": 12288,
+    "forgetting": "reservoir",
+    "newest_kept": 8192,
     "gae_lambda": 0.97,
     "std": 1.0,
     "std_of": "action",
@@ -31,7 +35,7 @@ ANCHORED: dict[str, Any] = {
     "entropy_bonus": 0.0,
     "gradient_steps": 2,
     "targets_per_step": 128,
-    "critic_epochs": 2,
+    "critic_epochs": 4,
     "critic_batch_size": 256,
 }
 """What an anchored one learns with."""

@@ -28,6 +28,8 @@ _RANGES = {
     "entropy_bonus": (0.0, 10.0),
     "prior_std": (0.0, 10.0),
     "memory_size": (2, 2**40),
+    "newest_kept": (0, 2**40),
+    "settling": (1, 2**31),
     "gradient_steps": (0, 2**31),
     "max_grad_norm": (1e-9, 1e30),
     "critic_learning_rate": (1e-12, 10.0),

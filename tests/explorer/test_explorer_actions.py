@@ -41,7 +41,8 @@ def kernel_average(
 
 def anchor(insight: Insight, state: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """A plain policy's average of means, or an anchored one's trend of them."""
-    policy, means = insight.policy, insight.column("means")[kept].astype(np.float64)
+    policy = insight.policy
+    means = policy.anchor_means().numpy()[kept].astype(np.float64)
     if policy.update == "plain":
         return kernel_average(insight, state, kept, means)
     assert isinstance(policy, MkiPolicy)
@@ -88,7 +89,7 @@ def test_what_the_memories_add_is_the_action(asked: Insight) -> None:
     assert answer.anchor is not None
     every = np.arange(insight.rows)
     np.testing.assert_allclose(answer.anchor, anchor(insight, STATE, every), atol=1e-4)
-    expected, _ = insight.policy.act(torch.as_tensor(STATE)[None])
+    expected, _ = insight.policy.decide(torch.as_tensor(STATE)[None])
     np.testing.assert_array_equal(answer.mean, expected[0].numpy())
 
 

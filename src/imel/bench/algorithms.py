@@ -182,7 +182,10 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-linear": ("mki", {"waves": 0}),  # trends in the state alone
     "mki-fast-std": ("mki", {"std_rate": 1.0}),
     "mki-fixed-std": ("mki", {"std_mode": "constant"}),
-    "mki-forgetful": ("mki", {"memory_size": 1024, "critic_epochs": 16}),  # no batch is used twice
+    "mki-unsettled": ("mki", {"settling": 1}),  # judged by its last policy
+    "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
+    "mki-quick-critic": ("mki", {"critic_epochs": 2}),
+    "mki-forgetful": ("mki", {"memory_size": 1024, "critic_epochs": 48}),  # no batch is used twice
     "mki-far": ("mki", {"trust_region": 0.1}),
 }
 

@@ -29,6 +29,7 @@ VECTORS: Mapping[str, str] = MappingProxyType(
         "means": "mean",
         "behaviour_means": "behaviour_mean",
         "improved_means": "improved_mean",
+        "settled_means": "settled_mean",
         "stds": "std",
     }
 )

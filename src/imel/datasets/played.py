@@ -42,7 +42,7 @@ def _play(model: SavedAlgorithm, env: Environment, seed: int, number: int) -> Co
     observation, _ = env.reset(seed=seed)
     seen.append(np.asarray(observation, np.float32))
     while not (terminated or truncated or len(rewards) == _LONGEST):
-        mean, std = policy.act(torch.from_numpy(seen[-1][None]))
+        mean, std = policy.decide(torch.from_numpy(seen[-1][None]))
         means.append(mean[0].cpu().numpy())
         stds.append(std[0].cpu().numpy())
         action = policy.to_environment(means[-1])
@@ -59,6 +59,7 @@ def _play(model: SavedAlgorithm, env: Environment, seed: int, number: int) -> Co
         "actions": taken,
         "means": taken,
         "behaviour_means": taken,
+        "settled_means": taken,
         "improved_means": taken,
         "stds": np.array(stds),
         "rewards": np.array(rewards, np.float32),

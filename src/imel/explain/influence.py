@@ -26,7 +26,7 @@ class Influence:
 
 def influence_at(policy: ImelPolicy, state: Tensor) -> Influence:
     """The memories' parts in the mean at one normalised state [1, d_s]."""
-    conditioned = policy.acting.interpolate
+    conditioned = policy.settled.interpolate
     if not isinstance(conditioned, Weighted):
         return _sensitivity(policy, state)
     with torch.no_grad():
@@ -43,7 +43,7 @@ def _sensitivity(policy: ImelPolicy, state: Tensor) -> Influence:
     The step of an anchored policy is such a smoother; only its anchor is not.
     """
     norms, contributions = _first_order(policy, state)
-    conditioned = policy.acting.interpolate
+    conditioned = policy.settled.interpolate
     if isinstance(conditioned, Anchored):
         width = conditioned.step.values.shape[1]
         rows = policy.anchor_rows()

@@ -108,14 +108,14 @@ class Insight:
     @property
     def weighted(self) -> bool:
         """Whether each memory has a share in every answer."""
-        return isinstance(self._left.acting.interpolate, Weighted)
+        return isinstance(self._left.settled.interpolate, Weighted)
 
     def act(self, states: Array) -> tuple[Array, Array]:
         """mu and sigma at many raw states."""  # [T, d_s] -> [T, d_a], [T, d_a]
         size = max(1, _WEIGHTS_AT_ONCE // max(1, self.rows))
         parts = []
         for start in range(0, len(states), size):
-            mean, std = self._left.act(self._tensor(states[start : start + size]))
+            mean, std = self._left.decide(self._tensor(states[start : start + size]))
             parts.append((mean.cpu().numpy(), std.cpu().numpy()))
         means, stds = zip(*parts, strict=True)
         return np.concatenate(means), np.concatenate(stds)
@@ -123,10 +123,10 @@ class Insight:
     def answer(self, state: Array) -> Answer:
         """The mean at one state and where it comes from."""
         states = self._tensor(state)[None]
-        mean, std = (part[0].cpu().numpy() for part in self._left.act(states))
+        mean, std = (part[0].cpu().numpy() for part in self._left.decide(states))
         score = float(familiarity_of(self._left)(states)[0])
         familiarity = None if np.isnan(score) else score
-        interpolate = self._left.acting.interpolate
+        interpolate = self._left.settled.interpolate
         if not isinstance(interpolate, Weighted):
             return Answer(mean, std, familiarity)
         with torch.no_grad():
@@ -145,7 +145,7 @@ class Insight:
         )
 
     def _anchor(self, shares: Tensor) -> Array:
-        return (shares @ self._left.memory.column("means")).cpu().numpy()
+        return (shares @ self._left.anchor_means()).cpu().numpy()
 
     def _spread(self, values: Tensor) -> Array:
         """Values of the rows that are left, at those rows' own numbers, and zero elsewhere."""

@@ -98,6 +98,12 @@ class AnchoredTrend(Anchored, Weighted):
         self._offset = offset - trend.design.centre @ self._slope
         self.scale = scale
 
+    def from_elsewhere(self, means: Tensor, share: float, penalty: float) -> AnchoredTrend:
+        """One with other means that goes a share of the step."""
+        trend, design = self.trend, self.trend.design
+        moved = Trend(design, Ridge(design, means, penalty), trend.step)
+        return AnchoredTrend(moved, share * self.scale, self.kernel, self._rows, self.believed)
+
     @property
     def scale(self) -> float:
         """Beta."""
@@ -121,6 +127,13 @@ class AnchoredTrend(Anchored, Weighted):
         if self.kernel is not None:
             mean = mean + self.scale * self.believed * self.kernel(states).mean
         return Prediction(mean)
+
+    def at_memories(self) -> Tensor:
+        """The same at the memories' own states, where the basis is known."""  # [N, d_v]
+        step = self.trend.step.fitted()
+        if self.kernel is not None:
+            step = step + self.believed * self.kernel(self.trend.design.states).mean
+        return self.trend.means.fitted() + self.scale * step
 
     def anchor(self, states: Tensor) -> Prediction:  # type: ignore[override]
         """Where the policy is."""

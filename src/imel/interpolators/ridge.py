@@ -54,7 +54,7 @@ class Design:
     """The basis at the memories' states, and what solving for coefficients needs of it."""
 
     def __init__(self, basis: Basis, states: Tensor) -> None:
-        self.basis = basis
+        self.basis, self.states = basis, states
         features = basis(states)  # [N, d_phi]
         self.centre = features.sum(dim=0) / max(1, features.shape[0])
         self.features = features - self.centre
@@ -95,9 +95,13 @@ class Ridge(Weighted):
         features = self._design.basis(states) - self._design.centre
         return Prediction(torch.addmm(self.offset, features, self.slope))
 
+    def fitted(self) -> Tensor:
+        """The surface at the memories it was fitted to."""  # [N, d_v]
+        return torch.addmm(self.offset, self._design.features, self.slope)
+
     def left(self) -> Tensor:
-        """What it leaves of the values it was fitted to."""  # [N, d_v]
-        return self.values - torch.addmm(self.offset, self._design.features, self.slope)
+        """What it leaves of their values."""  # [N, d_v]
+        return self.values - self.fitted()
 
     def weights(self, states: Tensor) -> Tensor:
         """Shares, which sum to one over memories and may be negative."""  # [T, N]

@@ -180,7 +180,7 @@ _ALL: tuple[Parameter, ...] = (
     Schedule("kl_budget", 0.2, 30.0, when=("update", "plain")),
     Number("trust_region", 0.002, 0.2, when=("update", "anchored")),
     Choice("batch_size", (256, 512, 1024, 2048)),
-    Whole("memory_size", 1, 16, times="batch_size"),
+    Whole("memory_size", 1, 32, times="batch_size"),
     Choice("gamma", (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)),
     Number("gae_lambda", 0.8, 0.99, linear=True),
     Choice("std_mode", ("adaptive", "schedule")),

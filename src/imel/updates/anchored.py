@@ -7,7 +7,8 @@ that is asked, so with every iteration
 2. its advantage is estimated again, with the present critic and by the present policy's measure,
 3. its improved mean is the one-sample policy gradient step from the new anchor (Alg. 1 l. 9-11).
 
-The fitted step, not each memory's own, is then scaled to the trust region.
+The fitted step, not each memory's own, is then scaled to the trust region. That makes for long
+steps which are mostly noise: it is their mean over recent iterations that the policy settles on.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ from imel.improvement import (
     importance_ratios,
     improved_means,
     mean_kl,
+    settling_rate,
     step_scale,
     step_size,
 )
-from imel.interpolators.anchored import Anchored
-from imel.policy import MkiPolicy
+from imel.interpolators.anchored import Anchored, AnchoredTrend
+from imel.policy import Acting, MkiPolicy, TrendedPolicy
 from imel.updates.learner import (
     Learner,
     fit_interpolator,
@@ -45,9 +47,11 @@ def improve(model: Learner, rollout: Rollout) -> None:
     """Remember the batch and improve all memories against the policy that made it."""
     settings, policy = model.settings, model.policy
     memory, column = policy.memory, policy.memory.column
+    rows = memories(rollout, policy.device)
+    rows["settled_means"] = policy.decide(rows["states"])[0]
     _re_anchor(model)
     observe(model, rollout)
-    memory.add(memories(rollout, policy.device), model.iteration, settings, model.generator)
+    memory.add(rows, model.iteration, settings, model.generator)
     actions, means = column("actions"), column("means")
     # A sigma of the interpolator's own is taken as it was when the memory was made
     stds = column("stds") if policy.own_std else policy.std.clone().expand_as(means)
@@ -83,6 +87,8 @@ def fit(model: Learner, rollout: Rollout) -> None:
     kl = mean_kl(step, torch.zeros_like(step), stds)
     policy.step_scale.fill_(step_scale(kl, model.trust_region))
     conditioned.scale = float(policy.step_scale)
+    if isinstance(policy, TrendedPolicy):
+        policy.settling_rate.fill_(settling_rate(model.iteration, model.settings.settling))
     model.logger.record("improve/step_kl", kl)
     model.logger.record("improve/step_scale", conditioned.scale)
     record_diagnostics(model, rollout)
@@ -106,8 +112,16 @@ def _re_anchor(model: Learner) -> None:
     policy, column = model.policy, model.policy.memory.column
     if policy.memory.holds_prior:
         return
-    means = torch.cat([policy.act(states)[0] for states in torch.split(column("states"), _CHUNK)])
+    settled = _at_memories(policy.settled, column("states"))
+    means = _at_memories(policy.acting, column("states"))
     column("means").copy_(means.clamp(-1.0, 1.0) if model.settings.clip_means else means)
+    column("settled_means").copy_(settled)
+
+
+def _at_memories(acting: Acting, states: Tensor) -> Tensor:
+    if isinstance(acting.interpolate, AnchoredTrend):
+        return acting.interpolate.at_memories()
+    return torch.cat([acting(part)[0] for part in torch.split(states, _CHUNK)])
 
 
 def _advantages(model: Learner, ratios: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ def observe(model: Learner, rollout: Rollout) -> None:
 def memories(rollout: Rollout, device: torch.device) -> dict[str, Tensor]:
     """The batch as rows of the memory, not improved yet."""
     rows = {name: flatten_time(getattr(rollout, name)).to(device) for name in _KEPT}
-    rows["behaviour_means"] = rows["improved_means"] = rows["means"]
+    rows["behaviour_means"] = rows["improved_means"] = rows["settled_means"] = rows["means"]
     rows["advantages"] = torch.zeros_like(rows["rewards"])
     return rows
 
