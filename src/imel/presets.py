@@ -49,5 +49,16 @@ PRESETS: dict[str, dict[str, Any]] = {
     "anchored": ANCHORED,
     # Where a policy that does nothing is a local optimum: explore with the whole action range
     # first, and fit slowly, lest noise about the cost of acting make the policy stand still
-    "exploration": {**ANCHORED, "std": "1:0.1", "learning_rate": 1e-3},
+    "exploration": {
+        **ANCHORED,
+        "memory_size": 8192,
+        "forgetting": "fifo",
+        "newest_kept": 0,
+        "std": "1:0.1",
+        "std_rate": 1.0,
+        "entropy_bonus": 0.02,
+        "gradient_steps": 10,
+        "critic_epochs": 2,
+        "learning_rate": 1e-3,
+    },
 }
