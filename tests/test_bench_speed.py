@@ -100,8 +100,8 @@ def test_a_measurement_runs_in_a_process_of_its_own() -> None:
 def test_a_memory_takes_what_the_documentation_says(states: int, actions: int) -> None:
     columns = Memory(10, states, actions)
     row = sum(columns.get_buffer(name)[0].nbytes for name in columns.column_names)
-    assert row == 4 * (2 * states + 5 * actions + 3) + 32
-    assert (states, actions, row) in [(2, 1, 80), (17, 6, 300), (257, 17, 2440)]
+    assert row == 4 * (2 * states + 6 * actions + 3) + 32
+    assert (states, actions, row) in [(2, 1, 84), (17, 6, 324), (257, 17, 2508)]
 
 
 def test_a_longer_run_takes_no_more_memory() -> None:

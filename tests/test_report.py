@@ -346,7 +346,7 @@ def test_states_are_asked_in_chunks_and_put_together_in_order(
         sizes.append(len(chunk))
         return chunk[:, :1], chunk[:, 1:]
 
-    monkeypatch.setattr(policy, "act", act)
+    monkeypatch.setattr(policy, "_acting", act)
     monkeypatch.setattr("imel.cli.surface._CHUNK", 77)
     surface = policy_surface(policy, "")
     assert max(sizes) == 77
