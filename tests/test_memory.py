@@ -158,11 +158,13 @@ def test_reservoir_keeps_a_uniform_sample_of_the_past(unit: ForgettingUnit) -> N
     assert kstest(kept, uniform(0, rollouts - 1).cdf).pvalue > 1e-3
 
 
-def test_of_the_newest_a_reservoir_forgets_nothing_if_told() -> None:
+@pytest.mark.parametrize("first", [0, -25])  # logged data have iterations below zero
+def test_of_the_newest_a_reservoir_forgets_nothing_if_told(first: int) -> None:
     mode = MemorySettings(forgetting="reservoir", newest_kept=6)
     seen: set[int] = set()
     for seed in range(30):
         adder = Adder(mode, capacity=10, seed=seed)
+        adder.iteration = first
         for _ in range(20):
             adder.add([2])
         kept = set(ids_of(adder.memory))

@@ -236,7 +236,9 @@ class Memory(nn.Module):
             ages = torch.full_like(keys, -torch.inf)
             iterations = self.column("iterations")[newest].double()
             ages = ages.scatter_reduce(0, member[newest], iterations, reduce="amax")
-            keys = torch.where(ages.isfinite(), 1.0 + ages, keys)  # drawn ones are below one
+            # Drawn keys are below one; iterations of logged data are below zero
+            above = 1.0 + ages - iterations.min()
+            keys = torch.where(ages.isfinite(), above, keys)
         keys[torch.isin(units, arriving)] = torch.inf  # what goes on arriving is torn last
         order = torch.argsort(keys, stable=True)
         freed = sizes[order].cumsum(0)

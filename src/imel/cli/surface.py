@@ -151,7 +151,8 @@ def _axis(coordinates: Array) -> Array:
 def act_at(acting: Acting, states: Tensor) -> Array:
     """The means of a policy as it stands at many raw states."""
     chunks = (states[i : i + _CHUNK] for i in range(0, len(states), _CHUNK))
-    return np.concatenate([as_array(acting(chunk)[0]) for chunk in chunks])
+    with torch.no_grad():
+        return np.concatenate([as_array(acting(chunk)[0]) for chunk in chunks])
 
 
 def as_array(tensor: Tensor) -> Array:

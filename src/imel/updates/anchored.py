@@ -112,8 +112,9 @@ def _re_anchor(model: Learner) -> None:
     policy, column = model.policy, model.policy.memory.column
     if policy.memory.holds_prior:
         return
-    settled = _at_memories(policy.settled, column("states"))
-    means = _at_memories(policy.acting, column("states"))
+    means = settled = _at_memories(policy.acting, column("states"))
+    if policy.settled is not policy.acting:
+        settled = _at_memories(policy.settled, column("states"))
     column("means").copy_(means.clamp(-1.0, 1.0) if model.settings.clip_means else means)
     column("settled_means").copy_(settled)
 
