@@ -27,6 +27,7 @@ from imel.report.curve import (
 )
 from imel.report.nearby import summarise_near
 from imel.report.surface import PolicySurface, surface_figure
+from small import small_model
 
 # --- running summaries ---
 
@@ -333,6 +334,15 @@ def test_the_action_that_varies_most_in_memory_is_shown_unless_another_is_chosen
     assert_allclose(surface.improved_means, improved[:, 0].numpy())
     with pytest.raises(ImelError, match="action=3 is not between 0 and 2"):
         policy_surface(policy, "run", action=3)
+
+
+def test_a_surface_is_that_of_what_a_policy_has_settled_on() -> None:
+    policy = small_model(update="anchored").learn(192).policy
+    states = policy.memory.column("states")
+    surface = policy_surface(policy, "")
+    decided, explored = (ask(states)[0][:, 0].numpy() for ask in (policy.decide, policy.act))
+    assert_allclose(surface.policy_means, decided, atol=1e-5)
+    assert np.abs(surface.policy_means - explored).max() > 1e-3
 
 
 def test_states_are_asked_in_chunks_and_put_together_in_order(
