@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from imel import IMeL, MkiPolicy
-from imel.improvement import importance_ratios, improved_means, mean_kl, settling_rate
+from imel.improvement import cooled, importance_ratios, improved_means, mean_kl, settling_rate
 from imel.interpolators.anchored import Anchored, AnchoredTrend
 from imel.interpolators.base import Weighted
 from imel.policy import ImelPolicy
@@ -48,6 +48,16 @@ def test_the_policy_moves_by_the_trust_region_from_its_anchor() -> None:
     states = model.policy.normaliser(batch_states(model))
     step = acting.interpolate.scale * acting.interpolate.step(states).mean
     assert mean_kl(step, torch.zeros_like(step), model.policy.std) == pytest.approx(0.05, rel=1e-4)
+
+
+def test_steps_become_shorter_as_told() -> None:
+    model = small_model(update="anchored", trust_region=0.05, cooling=2, std_mode="constant")
+    book = LogBook.of(model)
+    model.learn(6 * 64)
+    moved = [page["improve/step_kl"] * page["improve/step_scale"] ** 2 for page in book.pages]
+    expected = [0.05 * min(1.0, 2 / iteration) for iteration in range(1, 7)]
+    np.testing.assert_allclose(moved, expected, rtol=1e-4)
+    assert cooled(0.05, 1000, 0) == 0.05
 
 
 def test_anchors_follow_the_policy() -> None:

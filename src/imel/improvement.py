@@ -29,6 +29,9 @@ class ImprovementSettings:
     trust_region: float | str = 0.02
     """delta: mean KL by which an anchored update moves the policy (paper note 13). A number, or
     `start:end` for a linear schedule over the run."""
+    cooling: int = 20
+    """From this iteration k on the trust region is `trust_region` k / iteration: the task is found
+    by long steps, and kept by short ones. With 0 it stays as it is."""
     kl_budget: float | str = "6:1"
     """epsilon: mean KL between improved and acting policy, over all action dimensions together.
     A number, or `start:end` for a linear schedule over the run. In an anchored update it sets how
@@ -153,6 +156,15 @@ def settling_rate(iteration: int, settling: int) -> float:
     The mean is over the latest fifth of the run until that is `settling` iterations.
     """
     return max(1.0 / max(1, settling), 5.0 / (5.0 + iteration))
+
+
+def cooled(trust_region: float, iteration: int, cooling: int) -> float:
+    """The trust region of an iteration, counted from zero: all of it at first, then ever less.
+
+    Steps are mostly noise once little is left to gain, and a policy that is moved by noise of one
+    length diffuses. As 1 / iteration their lengths still sum to any distance.
+    """
+    return trust_region * min(1.0, cooling / (iteration + 1)) if cooling else trust_region
 
 
 def confirmed_share(predicted: Tensor, values: Tensor) -> float:

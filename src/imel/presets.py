@@ -54,6 +54,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "memory_size": 8192,
         "forgetting": "fifo",
         "newest_kept": 0,
+        "cooling": 0,
         "std": "1:0.1",
         "std_rate": 1.0,
         "entropy_bonus": 0.02,

@@ -30,6 +30,7 @@ _RANGES = {
     "memory_size": (2, 2**40),
     "newest_kept": (0, 2**40),
     "settling": (1, 2**31),
+    "cooling": (0, 2**31),
     "gradient_steps": (0, 2**31),
     "max_grad_norm": (1e-9, 1e30),
     "critic_learning_rate": (1e-12, 10.0),

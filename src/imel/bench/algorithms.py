@@ -186,6 +186,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
     "mki-quick-critic": ("mki", {"critic_epochs": 2}),
     "mki-forgetful": ("mki", {"memory_size": 1024, "critic_epochs": 48}),  # no batch is used twice
+    "mki-warm": ("mki", {"cooling": 0}),  # steps of one length
     "mki-far": ("mki", {"trust_region": 0.1}),
 }
 

@@ -21,6 +21,7 @@ from imel.critic import explained_variance, fit_critic
 from imel.experience import Rollout, flatten_time
 from imel.improvement import (
     confirmed_share,
+    cooled,
     importance_ratios,
     improved_means,
     mean_kl,
@@ -85,7 +86,8 @@ def fit(model: Learner, rollout: Rollout) -> None:
     with torch.no_grad():
         step = conditioned.step(states).mean
     kl = mean_kl(step, torch.zeros_like(step), stds)
-    policy.step_scale.fill_(step_scale(kl, model.trust_region))
+    trust_region = cooled(model.trust_region, model.iteration, model.settings.cooling)
+    policy.step_scale.fill_(step_scale(kl, trust_region))
     conditioned.scale = float(policy.step_scale)
     if isinstance(policy, TrendedPolicy):
         policy.settling_rate.fill_(settling_rate(model.iteration, model.settings.settling))
