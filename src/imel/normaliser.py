@@ -50,7 +50,7 @@ class Normaliser(RunningMoments):
         """The same function with the moments as they are now, ready for many calls."""
         mean, inverse = self.mean.float(), (self.variance + 1e-8).rsqrt().float()
         clip = self.clip
-        return lambda states: ((states - mean) * inverse).clamp_(-clip, clip)
+        return lambda states: (states - mean).mul_(inverse).clamp_(-clip, clip)
 
     def inverse(self, normalised: Tensor) -> Tensor:
         """The raw states behind normalised ones."""

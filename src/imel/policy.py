@@ -365,7 +365,9 @@ class MkiPolicy(TrendedPolicy):
         """What is interpolated: improved means, or if anchored what a trend leaves of the step."""
         if self.update == "plain":
             return super().context()
-        return self._context(self.trend.step.left()).rows(self.anchor_rows())
+        trend, episodes = self.trend, self.memory.column("episodes")
+        context = Context(trend.design.states, trend.step.left(), episodes)
+        return context.rows(self.anchor_rows())
 
     def _anchored(self) -> Anchored:
         scale, share = float(self.step_scale), float(self.kernel_share)
