@@ -389,9 +389,7 @@ def test_the_dimensions_of_an_action_share_its_deviation() -> None:
         IMeL("MkiPolicy", "HalfCheetah-v5", n_envs=2, std_of=of, std=0.9)
         for of in ("action", "dimension")
     )
-    assert whole.policy.std.tolist() == pytest.approx([0.9 / 6] * 6)
+    assert whole.policy.std.tolist() == pytest.approx([0.9 / 6**0.5] * 6)
     assert each.policy.std.tolist() == pytest.approx([0.9] * 6)
     floored = IMeL("MkiPolicy", "HalfCheetah-v5", n_envs=2, std=0.9, min_std=0.5)
     assert floored.policy.std.tolist() == pytest.approx([0.5] * 6)
-    wide = IMeL("MkiPolicy", "Pendulum-v1", n_envs=2, std_of="action", std=3.0)
-    assert wide.policy.std.tolist() == [1.0]  # the action range

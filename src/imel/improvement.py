@@ -41,7 +41,7 @@ class ImprovementSettings:
     that learn sigma this is where it starts, in `adaptive` the most it may be as well."""
     std_of: StdOf = "dimension"
     """What `std` is the deviation of: each dimension of the action, or the `action` as a whole,
-    whose d dimensions share it then, `std` / d each and at most 1."""
+    each of its d dimensions then having `std` / sqrt(d)."""
     std_mode: StdMode = "adaptive"
     """`adaptive`: policy gradient on log sigma with an entropy bonus, never above `std`.
     `schedule`: follow `std`. `constant`: keep its start (the paper's text). `advantage`: policy

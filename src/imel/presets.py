@@ -30,7 +30,7 @@ ANCHORED: dict[str, Any] = {
     "newest_kept": 8192,
     "gae_lambda": 0.97,
     "advantage_clip": 10.0,
-    "std": 3.0,
+    "std": 1.0,
     "std_of": "action",
     "std_mode": "adaptive",
     "std_rate": 0.25,

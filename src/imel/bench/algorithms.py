@@ -182,6 +182,8 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-linear": ("mki", {"waves": 0}),  # trends in the state alone
     "mki-fast-std": ("mki", {"std_rate": 1.0}),
     "mki-fixed-std": ("mki", {"std_mode": "constant"}),
+    "mki-wide": ("mki", {"std_of": "dimension"}),  # a sigma of 1 for each dimension
+    "mki-clipped": ("mki", {"advantage_clip": 3.0}),
     "mki-unsettled": ("mki", {"settling": 1}),  # judged by its last policy
     "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
     "mki-quick-critic": ("mki", {"critic_epochs": 2}),
