@@ -157,6 +157,10 @@ def test_overrides_reach_settings_options_and_preset_and_change_the_hash() -> No
     digests.add(settings_hash(find_task("hopper"), plain))
     assert len(digests) == 3
     assert settings_hash(task, plain | {"std": 1}) == settings_hash(task, plain | {"std": 1.0})
+    # What was made before there was such a setting is known again, what is made with it is another
+    before = {name: value for name, value in plain.items() if name != "cooling"}
+    cooled = settings_hash(task, plain | {"cooling": 20})
+    assert settings_hash(task, before) == settings_hash(task, plain) != cooled
     with pytest.raises(SettingsError, match="did you mean 'memory_size'"):
         mki.settings(task, {"memory_siz": 4096})
 

@@ -29,7 +29,7 @@ class ImprovementSettings:
     trust_region: float | str = 0.02
     """delta: mean KL by which an anchored update moves the policy (paper note 13). A number, or
     `start:end` for a linear schedule over the run."""
-    cooling: int = 20
+    cooling: int = 0
     """From this iteration k on the trust region is `trust_region` k / iteration: the task is found
     by long steps, and kept by short ones. With 0 it stays as it is."""
     kl_budget: float | str = "6:1"

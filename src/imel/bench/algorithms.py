@@ -183,14 +183,17 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-fast-std": ("mki", {"std_rate": 1.0}),
     "mki-fixed-std": ("mki", {"std_mode": "constant"}),
     "mki-wide": ("mki", {"std_of": "dimension"}),  # a sigma of 1 for each dimension
-    "mki-clipped": ("mki", {"advantage_clip": 3.0}),
     "mki-unsettled": ("mki", {"settling": 1}),  # judged by its last policy
     "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
     "mki-quick-critic": ("mki", {"critic_epochs": 2}),
     "mki-forgetful": ("mki", {"memory_size": 1024, "critic_epochs": 48}),  # no batch is used twice
-    "mki-warm": ("mki", {"cooling": 0}),  # steps of one length
+    # Ever shorter steps, and rare advantages that count for what they are
+    "mki-cooled": ("mki", {"cooling": 20, "advantage_clip": 10.0}),
     "mki-far": ("mki", {"trust_region": 0.1}),
 }
+
+_AS_BEFORE = {"cooling": 0}
+"""Settings younger than the first results, with the value under which those were made."""
 
 
 def find_algorithm(name: str) -> Algorithm:
@@ -210,7 +213,8 @@ def find_algorithm(name: str) -> Algorithm:
 
 def settings_hash(task: Task, settings: Mapping[str, Any]) -> str:
     """Ten digits that change with any setting or with the task's environment."""
-    document = {"environment": task.as_json(), "settings": settings}
+    told = {name: value for name, value in settings.items() if _AS_BEFORE.get(name) != value}
+    document = {"environment": task.as_json(), "settings": told}
     # Through JSON once: numbers then have one spelling, whether given as 1 or 1.0
     plain = json.loads(json.dumps(document), parse_int=float)
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:10]
