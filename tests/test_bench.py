@@ -161,6 +161,8 @@ def test_overrides_reach_settings_options_and_preset_and_change_the_hash() -> No
     before = {name: value for name, value in plain.items() if name != "cooling"}
     cooled = settings_hash(task, plain | {"cooling": 20})
     assert settings_hash(task, before) == settings_hash(task, plain) != cooled
+    without = {name: value for name, value in plain.items() if name != "std"}
+    assert settings_hash(task, plain | {"std": None}) != settings_hash(task, without)
     with pytest.raises(SettingsError, match="did you mean 'memory_size'"):
         mki.settings(task, {"memory_siz": 4096})
 

@@ -213,7 +213,7 @@ def find_algorithm(name: str) -> Algorithm:
 
 def settings_hash(task: Task, settings: Mapping[str, Any]) -> str:
     """Ten digits that change with any setting or with the task's environment."""
-    told = {name: value for name, value in settings.items() if _AS_BEFORE.get(name) != value}
+    told = dict(item for item in settings.items() if item not in _AS_BEFORE.items())
     document = {"environment": task.as_json(), "settings": told}
     # Through JSON once: numbers then have one spelling, whether given as 1 or 1.0
     plain = json.loads(json.dumps(document), parse_int=float)
