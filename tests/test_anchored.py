@@ -96,6 +96,23 @@ def test_every_memory_is_improved_from_its_new_anchor() -> None:
     torch.testing.assert_close(column("improved_means"), expected)
 
 
+def test_old_memories_hold_the_policy_and_ask_for_nothing() -> None:
+    model = small_model(update="anchored", improved_size=64)
+    model.learn(STEPS)
+    policy, column = model.policy, model.policy.memory.column
+    old = column("iterations") < model.iteration - 1
+    assert 0 < int(old.sum()) == len(policy.memory) - 64
+    assert torch.equal(column("improved_means")[old], column("means")[old])
+    assert not column("advantages")[old].any()
+    young = column("advantages")[~old]
+    assert float(young.mean()) == pytest.approx(0.0, abs=1e-5)  # centred among themselves
+    assert float(young.std(correction=0)) == pytest.approx(1.0, rel=0.02)
+    moved = column("improved_means")[~old] - column("means")[~old]
+    assert (moved.abs().sum(dim=1) > 0.0).float().mean() > 0.9
+    # What they hold is where the policy is by now, not where it was when it met them
+    assert not torch.equal(column("means")[old], column("behaviour_means")[old])
+
+
 def test_the_anchor_is_made_of_the_newest_memories() -> None:
     model = learned("NearestPolicy", anchor_size=64)
     policy = model.policy
@@ -366,7 +383,7 @@ def test_nothing_is_expected_beyond_a_termination() -> None:
         parameter.data.zero_()
     list(model.critic.parameters())[-1].data.fill_(2.0)  # V(s) = 2 everywhere
     memory.column("terminated")[::2] = 1.0
-    advantages = anchored._advantages(model, torch.ones(len(memory)))
+    advantages = anchored._advantages(model, torch.ones(len(memory)), torch.arange(len(memory)))
     rewards = model.return_scale.scale(memory.column("rewards"))
     beyond = 0.5 * 2.0 * (1.0 - memory.column("terminated"))
     torch.testing.assert_close(advantages, rewards + beyond - 2.0)
@@ -389,7 +406,9 @@ def test_the_dimensions_of_an_action_share_its_deviation() -> None:
         IMeL("MkiPolicy", "HalfCheetah-v5", n_envs=2, std_of=of, std=0.9)
         for of in ("action", "dimension")
     )
-    assert whole.policy.std.tolist() == pytest.approx([0.9 / 6**0.5] * 6)
+    assert whole.policy.std.tolist() == pytest.approx([0.15] * 6)
     assert each.policy.std.tolist() == pytest.approx([0.9] * 6)
     floored = IMeL("MkiPolicy", "HalfCheetah-v5", n_envs=2, std=0.9, min_std=0.5)
     assert floored.policy.std.tolist() == pytest.approx([0.5] * 6)
+    few = IMeL("MkiPolicy", "Pendulum-v1", n_envs=2, std_of="action", std=3.0)
+    assert few.policy.std.tolist() == [1.0]  # more would only be cut off

@@ -202,7 +202,7 @@ class IMeL(SavedAlgorithm):
         """`std` as it is when so much of the run remains, of each dimension."""
         std = self.std_schedule(progress)
         if self.settings.std_of == "action":
-            std /= self.policy.std.numel() ** 0.5
+            std = min(1.0, std / self.policy.std.numel())
         return max(std, self.settings.min_std)
 
     @property

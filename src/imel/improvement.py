@@ -29,6 +29,9 @@ class ImprovementSettings:
     trust_region: float | str = 0.02
     """delta: mean KL by which an anchored update moves the policy (paper note 13). A number, or
     `start:end` for a linear schedule over the run."""
+    improved_size: int = 0
+    """An anchored update improves its newest memories, this many, and with 0 all; of older ones it
+    keeps what the policy does there (paper note 10)."""
     cooling: int = 0
     """From this iteration k on the trust region is `trust_region` k / iteration: the task is found
     by long steps, and kept by short ones. With 0 it stays as it is."""
@@ -40,8 +43,8 @@ class ImprovementSettings:
     """sigma in policy units (the action range is [-1, 1]). A number, or `start:end`. In the modes
     that learn sigma this is where it starts, in `adaptive` the most it may be as well."""
     std_of: StdOf = "dimension"
-    """What `std` is the deviation of: each dimension of the action, or the `action` as a whole,
-    each of its d dimensions then having `std` / sqrt(d)."""
+    """What `std` is the deviation of: each dimension of the action, or the `action`, whose d
+    dimensions share it then: `std` / d for each, at most 1."""
     std_mode: StdMode = "adaptive"
     """`adaptive`: policy gradient on log sigma with an entropy bonus, never above `std`.
     `schedule`: follow `std`. `constant`: keep its start (the paper's text). `advantage`: policy

@@ -175,11 +175,12 @@ class Memory(nn.Module):
         ages = self.column("iterations").argsort(descending=True, stable=True)
         return ages[:count]
 
-    def in_time(self) -> tuple[Tensor, Tensor]:
-        """The order of episodes and their steps, and where the next row in it follows in time."""
-        by_step = self.column("steps").argsort(stable=True)
-        order = by_step[self.column("episodes")[by_step].argsort(stable=True)]
-        episodes, steps = self.column("episodes")[order], self.column("steps")[order]
+    def in_time(self, rows: Tensor | slice = slice(None)) -> tuple[Tensor, Tensor]:
+        """The order of rows by episode and step, and where the next in it follows in time."""
+        episodes, steps = self.column("episodes")[rows], self.column("steps")[rows]
+        by_step = steps.argsort(stable=True)
+        order = by_step[episodes[by_step].argsort(stable=True)]
+        episodes, steps = episodes[order], steps[order]
         follows = torch.zeros_like(order, dtype=torch.bool)
         follows[:-1] = (episodes[1:] == episodes[:-1]) & (steps[1:] == steps[:-1] + 1)
         return order, follows

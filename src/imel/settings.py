@@ -29,6 +29,7 @@ _RANGES = {
     "prior_std": (0.0, 10.0),
     "memory_size": (2, 2**40),
     "newest_kept": (0, 2**40),
+    "improved_size": (0, 2**40),
     "settling": (1, 2**31),
     "cooling": (0, 2**31),
     "gradient_steps": (0, 2**31),

@@ -182,17 +182,19 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-linear": ("mki", {"waves": 0}),  # trends in the state alone
     "mki-fast-std": ("mki", {"std_rate": 1.0}),
     "mki-fixed-std": ("mki", {"std_mode": "constant"}),
-    "mki-wide": ("mki", {"std_of": "dimension"}),  # a sigma of 1 for each dimension
+    "mki-wide": ("mki", {"std": 1.0, "std_of": "dimension"}),  # a sigma of 1 for each dimension
+    "mki-narrow": ("mki", {"std": 1.5}),  # half the sigma
     "mki-unsettled": ("mki", {"settling": 1}),  # judged by its last policy
     "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
+    "mki-all-improved": ("mki", {"improved_size": 0}),  # the past teaches, too
+    "mki-warm": ("mki", {"cooling": 0}),  # steps of one length
+    "mki-clipped": ("mki", {"advantage_clip": 3.0}),  # rare advantages count for less
     "mki-quick-critic": ("mki", {"critic_epochs": 2}),
     "mki-forgetful": ("mki", {"memory_size": 1024, "critic_epochs": 48}),  # no batch is used twice
-    # Ever shorter steps, and rare advantages that count for what they are
-    "mki-cooled": ("mki", {"cooling": 20, "advantage_clip": 10.0}),
     "mki-far": ("mki", {"trust_region": 0.1}),
 }
 
-_AS_BEFORE = {"cooling": 0}
+_AS_BEFORE = {"cooling": 0, "improved_size": 0}
 """Settings younger than the first results, with the value under which those were made."""
 
 

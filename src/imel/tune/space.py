@@ -184,7 +184,7 @@ _ALL: tuple[Parameter, ...] = (
     Choice("gamma", (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)),
     Number("gae_lambda", 0.8, 0.99, linear=True),
     Choice("std_mode", ("adaptive", "schedule")),
-    Schedule("std", 0.05, 1.0),
+    Schedule("std", 0.05, 3.0),
     Number("std_rate", 0.03, 1.0, when=("std_mode", "adaptive")),
     Number("entropy_bonus", 0.0, 0.05, linear=True, when=("std_mode", "adaptive")),
     Number("learning_rate", 3e-4, 1e-2),

@@ -1,4 +1,4 @@
-"""All memories improved again at every iteration, and a policy that moves by a bounded step.
+"""Memories improved again at every iteration, and a policy that moves by a bounded step.
 
 A departure from the paper (paper notes 10 and 13). What a memory asks for depends on the policy
 that is asked, so with every iteration
@@ -7,8 +7,10 @@ that is asked, so with every iteration
 2. its advantage is estimated again, with the present critic and by the present policy's measure,
 3. its improved mean is the one-sample policy gradient step from the new anchor (Alg. 1 l. 9-11).
 
-The fitted step, not each memory's own, is then scaled to the trust region. That makes for long
-steps which are mostly noise: it is their mean over recent iterations that the policy settles on.
+Of old memories, whose states the policy seldom meets by now, only the first is true: they ask for
+no change and so keep the policy as it is there. The fitted step, not each memory's own, is then
+scaled to the trust region. That makes for steps which are mostly noise: they grow shorter, and it
+is the mean of recent policies that the policy settles on.
 """
 
 from __future__ import annotations
@@ -57,11 +59,14 @@ def improve(model: Learner, rollout: Rollout) -> None:
     # A sigma of the interpolator's own is taken as it was when the memory was made
     stds = column("stds") if policy.own_std else policy.std.clone().expand_as(means)
     ratios = importance_ratios(actions, means, stds, column("behaviour_means"), column("stds"))
-    usable = ratios.sum().square() / (ratios.square().sum() * len(memory))
+    young = memory.newest(settings.improved_size or len(memory))
+    usable = ratios[young].sum().square() / (ratios[young].square().sum() * young.numel())
     model.logger.record("memory/usable_share", float(usable))
     # At most one: an action that has become likelier counts once, not often
-    ratios = ratios.clamp_max(1.0)
-    advantages = standardise(_advantages(model, ratios), settings.advantage_clip)
+    ratios = torch.zeros_like(ratios).index_copy_(0, young, ratios[young].clamp_max(1.0))
+    advantages = torch.zeros_like(ratios)
+    estimates = _advantages(model, ratios[young], young)
+    advantages[young] = standardise(estimates, settings.advantage_clip)
     step = (ratios * advantages, actions, means, stds)
     eta = step_size(*step, model.kl_budget)
     improved = improved_means(*step, eta)
@@ -127,17 +132,17 @@ def _at_memories(acting: Acting, states: Tensor) -> Tensor:
     return torch.cat([acting(part)[0] for part in torch.split(states, _CHUNK)])
 
 
-def _advantages(model: Learner, ratios: Tensor) -> Tensor:
-    """The present policy's advantages of all memories, and the fit of V^w to their values."""
-    settings, policy = model.settings, model.policy
-    column, normaliser = policy.memory.column, policy.normaliser
-    states = normaliser(column("states"))
+def _advantages(model: Learner, ratios: Tensor, rows: Tensor) -> Tensor:
+    """The present policy's advantages of some memories, and the fit of V^w to their values."""
+    settings, memory, normaliser = model.settings, model.policy.memory, model.policy.normaliser
+    states = normaliser(memory.column("states")[rows])
     with torch.no_grad():
         values = model.critic(states)
-        next_values = model.critic(normaliser(column("next_states")))
-    beyond = next_values * (1.0 - column("terminated"))
-    deltas = model.return_scale.scale(column("rewards")) + settings.gamma * beyond - values
-    order, follows = policy.memory.in_time()
+        next_values = model.critic(normaliser(memory.column("next_states")[rows]))
+    beyond = next_values * (1.0 - memory.column("terminated")[rows])
+    rewards = model.return_scale.scale(memory.column("rewards")[rows])
+    deltas = rewards + settings.gamma * beyond - values
+    order, follows = memory.in_time(rows)
     advantages, corrections = torch.empty_like(values), torch.empty_like(values)
     advantages[order], corrections[order] = replayed_advantages(
         deltas[order], follows, ratios[order], settings.gamma, settings.gae_lambda
