@@ -68,7 +68,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "std_rate": 1.0,
         "entropy_bonus": 0.02,
         "gradient_steps": 10,
-        "critic_epochs": 2,
         "learning_rate": 1e-3,
     },
 }
