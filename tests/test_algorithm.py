@@ -233,7 +233,7 @@ def mean_return(model: IMeL) -> float:
 @pytest.mark.parametrize(
     ("policy", "preset", "steps"),
     [
-        ("MkiPolicy", None, 8192),
+        ("MkiPolicy", None, 12288),
         ("MkiPolicy", "paper", 2048),
         ("MkiPolicy", "plain", 4096),
         ("RegressorPolicy", None, 2048),
