@@ -23,7 +23,7 @@ class ImprovementSettings:
 
     update: Update = "plain"
     """`plain`: the paper's reading, the new batch is improved and the policy is the interpolation
-    of improved means. `anchored`: at every iteration all memories are improved again against the
+    of improved means. `anchored`: at every iteration memories are improved again against the
     current policy, and the policy moves from there by a bounded step (paper note 10); it wants
     settings of its own, those of the preset `anchored`."""
     trust_region: float | str = 0.02

@@ -51,7 +51,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {**PLAIN, "std": "0.4:0.1", "std_mode": "schedule", "min_std": 0.02},
     # Only the new batch is improved, as in the paper, under a sigma that adapts
     "plain": PLAIN,
-    # All memories improved again at every iteration, and a policy that moves by a bounded step
+    # Memories improved again at every iteration, and a policy that moves by a bounded step
     "anchored": ANCHORED,
     # Where a policy that does nothing is a local optimum: explore with the whole action range
     # first, and fit slowly, lest noise about the cost of acting make the policy stand still

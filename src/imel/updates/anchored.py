@@ -47,7 +47,7 @@ _CHUNK = 512
 
 
 def improve(model: Learner, rollout: Rollout) -> None:
-    """Remember the batch and improve all memories against the policy that made it."""
+    """Remember the batch and improve young memories against the policy that made it."""
     settings, policy = model.settings, model.policy
     memory, column = policy.memory, policy.memory.column
     rows = memories(rollout, policy.device)
