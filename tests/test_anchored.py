@@ -113,6 +113,21 @@ def test_old_memories_hold_the_policy_and_ask_for_nothing() -> None:
     assert not torch.equal(column("means")[old], column("behaviour_means")[old])
 
 
+@pytest.mark.parametrize("size", [0, 64])
+def test_how_much_is_usable_is_told_of_what_is_improved(size: int) -> None:
+    model = small_model(update="anchored", std_mode="constant", improved_size=size)
+    book = LogBook.of(model)
+    memory = model.learn(STEPS).policy.memory
+    column = memory.column
+    stds = model.policy.std.expand_as(column("means"))
+    acted = (column("behaviour_means"), column("stds"))
+    ratios = importance_ratios(column("actions"), column("means"), stds, *acted)
+    improved = ratios[memory.newest(size or len(memory))]
+    expected = float(improved.sum() ** 2 / (improved.square().sum() * improved.numel()))
+    assert book.pages[-1]["memory/usable_share"] == pytest.approx(expected, rel=1e-4)
+    assert (expected < 0.999) == (size == 0)  # the newest batch is the acting policy's own
+
+
 def test_the_anchor_is_made_of_the_newest_memories() -> None:
     model = learned("NearestPolicy", anchor_size=64)
     policy = model.policy
@@ -387,6 +402,22 @@ def test_nothing_is_expected_beyond_a_termination() -> None:
     rewards = model.return_scale.scale(memory.column("rewards"))
     beyond = 0.5 * 2.0 * (1.0 - memory.column("terminated"))
     torch.testing.assert_close(advantages, rewards + beyond - 2.0)
+
+
+def test_young_memories_have_the_advantages_they_have_among_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = learned(gae_lambda=0.9)
+    monkeypatch.setattr(anchored, "fit_critic", lambda *_: 0.0)  # the same critic both times
+    memory = model.policy.memory
+    ratios = torch.rand(len(memory))
+    among_all = anchored._advantages(model, ratios, torch.arange(len(memory)))
+    rows = memory.newest(64)[torch.randperm(64)]  # in no order of time
+    among_them = anchored._advantages(model, ratios[rows], rows)
+    torch.testing.assert_close(among_them, among_all[rows])
+    # Traces do reach beyond single steps: without every other row they are cut
+    some = rows[::2]
+    assert not torch.allclose(anchored._advantages(model, ratios[some], some), among_them[::2])
 
 
 @pytest.mark.parametrize("policy", ["MkiPolicy", "RidgePolicy"])

@@ -202,6 +202,7 @@ class IMeL(SavedAlgorithm):
         """`std` as it is when so much of the run remains, of each dimension."""
         std = self.std_schedule(progress)
         if self.settings.std_of == "action":
+            # Above 1, half the action range, most draws would only be cut off
             std = min(1.0, std / self.policy.std.numel())
         return max(std, self.settings.min_std)
 

@@ -63,10 +63,10 @@ def improve(model: Learner, rollout: Rollout) -> None:
     usable = ratios[young].sum().square() / (ratios[young].square().sum() * young.numel())
     model.logger.record("memory/usable_share", float(usable))
     # At most one: an action that has become likelier counts once, not often
-    ratios = torch.zeros_like(ratios).index_copy_(0, young, ratios[young].clamp_max(1.0))
-    advantages = torch.zeros_like(ratios)
-    estimates = _advantages(model, ratios[young], young)
-    advantages[young] = standardise(estimates, settings.advantage_clip)
+    likely = ratios[young].clamp_max(1.0)
+    ratios, advantages = torch.zeros_like(ratios), torch.zeros_like(ratios)
+    ratios[young] = likely
+    advantages[young] = standardise(_advantages(model, likely, young), settings.advantage_clip)
     step = (ratios * advantages, actions, means, stds)
     eta = step_size(*step, model.kl_budget)
     improved = improved_means(*step, eta)
