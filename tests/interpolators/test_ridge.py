@@ -17,6 +17,7 @@ from imel.interpolators.ridge import (
     Ridge,
     RidgeOptions,
     RidgeRegression,
+    gram,
 )
 from samples import ragged_context
 
@@ -32,6 +33,14 @@ def noisy_context(noise: float, count: int = 400) -> Context:
     states = torch.randn(count, 3, generator=generator)
     values = plane(states) + noise * torch.randn(count, 2, generator=generator)
     return Context(states, values, torch.arange(count))
+
+
+@pytest.mark.parametrize(("count", "width"), [(7, 1), (50, 191), (50, 193), (30, 400), (0, 200)])
+def test_a_gram_matrix_from_blocks_is_the_whole_product(count: int, width: int) -> None:
+    rows = torch.randn(count, width, generator=GENERATOR, dtype=torch.double)
+    product = gram(rows)
+    torch.testing.assert_close(product, rows.T @ rows)
+    assert torch.equal(product, product.T)
 
 
 def regressed(basis: Basis, context: Context, penalty: float | None = None) -> Ridge:

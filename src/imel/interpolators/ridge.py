@@ -23,6 +23,8 @@ PENALTIES = tuple(10.0**power for power in range(-4, 4))
 """Candidates for the penalty, in units of the basis' mean eigenvalue."""
 _REACH = 5.0
 """Normalised states are clipped here: beyond, a plane would lead the policy anywhere."""
+_BLOCK = 192
+"""Columns of a Gram matrix computed at once."""
 
 
 class Basis(nn.Module):
@@ -60,7 +62,7 @@ class Design:
         self.features = features - self.centre
         # In double precision: eigenvalues of a memory range over many orders of magnitude
         self.double = self.features.double()
-        self.gram = self.double.T @ self.double  # [d_phi, d_phi]
+        self.gram = gram(self.double)  # [d_phi, d_phi]
 
     @property
     def unit(self) -> float:
@@ -145,7 +147,7 @@ class RidgeRegression(Interpolator):
         """The regression without each target's episode: its rows are taken out of the sums."""
         rows = _with_constant(self.basis(context.states)).double()
         values = context.values.double()
-        moments, products = rows.T @ rows, rows.T @ values
+        moments, products = gram(rows), rows.T @ values
         mean = torch.zeros_like(targets.values)
         for episode in torch.unique(targets.episodes):
             wanted, own = targets.episodes == episode, context.episodes == episode
@@ -159,6 +161,18 @@ class RidgeRegression(Interpolator):
         return Prediction(mean)
 
 
+def gram(rows: Tensor) -> Tensor:
+    """X^T X by blocks on and below its diagonal: what is above is the same again."""
+    size = rows.shape[1]  # rows [N, size]
+    product = rows.new_empty(size, size)
+    for start in range(0, size, _BLOCK):
+        end = min(size, start + _BLOCK)
+        below = rows[:, start:end].T @ rows[:, :end]
+        product[start:end, :end] = below
+        product[:start, start:end] = below[:, :start].T
+    return product
+
+
 def _with_constant(features: Tensor) -> Tensor:
     return torch.cat([torch.ones_like(features[:, :1]), features], dim=1)
 
@@ -166,11 +180,11 @@ def _with_constant(features: Tensor) -> Tensor:
 def _solve(moments: Tensor, products: Tensor, penalty: float) -> Tensor:
     """Coefficients of a constant, which is not shrunk, and of the basis, from sums over rows."""
     count, sums = moments[0, 0].clamp_min(1.0), moments[0, 1:]
-    gram = moments[1:, 1:] - torch.outer(sums, sums) / count
+    squares = moments[1:, 1:] - torch.outer(sums, sums) / count
     centred = products[1:] - torch.outer(sums, products[0]) / count
-    unit = gram.diagonal().mean().clamp_min(1e-12)
-    ridge = penalty * unit * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
-    slope = torch.linalg.solve(gram + ridge, centred)
+    unit = squares.diagonal().mean().clamp_min(1e-12)
+    ridge = penalty * unit * torch.eye(len(squares), dtype=squares.dtype, device=squares.device)
+    slope = torch.linalg.solve(squares + ridge, centred)
     offset = (products[0] - sums @ slope) / count
     return torch.cat([offset[None], slope])
 

@@ -181,7 +181,7 @@ _ALL: tuple[Parameter, ...] = (
     Number("trust_region", 0.002, 0.2, when=("update", "anchored")),
     Choice("batch_size", (256, 512, 1024, 2048)),
     Whole("memory_size", 1, 32, times="batch_size"),
-    Choice("gamma", (0.9, 0.95, 0.98, 0.99, 0.995, 0.999)),
+    Choice("gamma", (0.9, 0.95, 0.98, 0.99, 0.993, 0.995, 0.999)),
     Number("gae_lambda", 0.8, 0.99, linear=True),
     Choice("std_mode", ("adaptive", "schedule")),
     Schedule("std", 0.05, 3.0),
