@@ -189,14 +189,14 @@ def test_a_policys_recommendation_is_valid_and_is_followed(policy: str) -> None:
 
 
 def test_what_is_given_wins_over_preset_and_recommendation(monkeypatch: pytest.MonkeyPatch) -> None:
-    recommended = {"std": "0.9:0.8", "gamma": 0.7, "kl_budget": 5.0}
+    recommended = {"std": "0.9:0.8", "min_std": 0.07, "kl_budget": 5.0}
     monkeypatch.setattr(POLICIES["MkiPolicy"], "recommended", recommended)
 
     settings = small_model(preset="exploration", kl_budget=2.0).settings
 
     assert settings.kl_budget == 2.0
     assert settings.std == PRESETS["exploration"]["std"]
-    assert settings.gamma == 0.7
+    assert settings.min_std == 0.07
 
 
 def test_the_signature_shows_every_setting_with_its_default() -> None:
