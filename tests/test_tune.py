@@ -24,6 +24,7 @@ from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Row, Store
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
+from imel.presets import ANCHORED
 from imel.tune.confirm import Comparison, new_seeds
 from imel.tune.search import Search
 from imel.tune.space import SPACES, draw, find_space, overrides
@@ -177,8 +178,9 @@ def test_the_first_trial_is_the_default_and_the_best_is_the_highest_mean(tmp_pat
         default = default_trial(study, PROBLEM)
         assert default is not None
         assert default.number == 0
-        assert default.value == pytest.approx(0.99 + 0.5)
-        assert default.user_attrs["returns"] == [0.99, 1.99]
+        usual = ANCHORED["gamma"]
+        assert default.value == pytest.approx(usual + 0.5)
+        assert default.user_attrs["returns"] == [usual, usual + 1.0]
         gammas = [gamma(run) for run in pool.started if run.seed == 1]
         assert completed(study)[0].value == max(gammas) + 0.5
         assert pool.closed
