@@ -26,6 +26,7 @@ from imel.bench.zoo import PPO, PPO_DEFAULT, TRPO, TRPO_DEFAULT
 from imel.environments import SideBySide
 from imel.errors import ImelError, nearest_name
 from imel.policy import POLICIES
+from imel.presets import ANCHORED
 
 PLAIN_PRESETS = {"mountaincar": "exploration"}
 """The one setting a plain policy is given by task: there, doing nothing is a local optimum."""
@@ -175,7 +176,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     # name: (algorithm, overrides). A variant's rows have its name as their algorithm
     "trpo-plain": ("trpo", {"normalise": False}),  # no normalisation, as the paper ran it
-    "trpo-patient": ("trpo", {"gamma": 0.993}),  # looks as far ahead as mki
+    "trpo-patient": ("trpo", {"gamma": ANCHORED["gamma"]}),  # looks as far ahead as mki
     "mki-paper": ("mki", {"preset": "paper"}),
     "mki-plain": ("mki", {"preset": "plain"}),
     "np-anchored": ("np", {"preset": "anchored"}),
@@ -189,7 +190,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
     "mki-all-improved": ("mki", {"improved_size": 0}),  # the past teaches, too
     "mki-warm": ("mki", {"cooling": 0}),  # steps of one length
-    "mki-hasty": ("mki", {"gamma": 0.99}),  # looks half as far ahead
+    "mki-hasty": ("mki", {"gamma": 0.99}),  # looks two thirds as far ahead
     "mki-clipped": ("mki", {"advantage_clip": 3.0}),  # rare advantages count for less
     "mki-quick-critic": ("mki", {"critic_epochs": 2}),
     "mki-forgetful": ("mki", {"memory_size": 1024, "critic_epochs": 48}),  # no batch is used twice
