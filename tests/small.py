@@ -48,7 +48,7 @@ def answers(model: Any, states: NDArray[np.float32] = STATES) -> NDArray[Any]:
 
 def tensors_of(model: IMeL) -> dict[str, Tensor]:
     """A copy of every tensor behind a model's behaviour and its learning."""
-    names = ("policy", "critic", "return_scale")
+    names = ("policy", "critic", "return_scale", "usual_gain")
     return {
         f"{name}.{key}": tensor.clone()
         for name in names

@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gymnasium.wrappers import TransformReward
 
 from imel import IMeL, MkiPolicy
-from imel.improvement import cooled, importance_ratios, improved_means, mean_kl, settling_rate
+from imel.improvement import (
+    cooled,
+    eased,
+    importance_ratios,
+    improved_means,
+    mean_kl,
+    settling_rate,
+)
 from imel.interpolators.anchored import Anchored, AnchoredTrend
 from imel.interpolators.base import Weighted
 from imel.policy import ImelPolicy
@@ -42,7 +50,7 @@ def batch_states(model: IMeL) -> torch.Tensor:
 
 
 def test_the_policy_moves_by_the_trust_region_from_its_anchor() -> None:
-    model = learned(trust_region=0.05, std_mode="constant")
+    model = learned(trust_region=0.05, easing=0.0, std_mode="constant")
     acting = model.policy.acting
     assert isinstance(acting.interpolate, Anchored)
     states = model.policy.normaliser(batch_states(model))
@@ -51,13 +59,47 @@ def test_the_policy_moves_by_the_trust_region_from_its_anchor() -> None:
 
 
 def test_steps_become_shorter_as_told() -> None:
-    model = small_model(update="anchored", trust_region=0.05, cooling=2, std_mode="constant")
+    bound: dict[str, Any] = {"trust_region": 0.05, "cooling": 2, "easing": 0.0}
+    model = small_model(update="anchored", std_mode="constant", **bound)
     book = LogBook.of(model)
     model.learn(6 * 64)
     moved = [page["improve/step_kl"] * page["improve/step_scale"] ** 2 for page in book.pages]
     expected = [0.05 * min(1.0, 2 / iteration) for iteration in range(1, 7)]
     np.testing.assert_allclose(moved, expected, rtol=1e-4)
     assert cooled(0.05, 1000, 0) == 0.05
+
+
+def test_steps_are_shorter_where_there_is_less_to_gain() -> None:
+    bound: dict[str, Any] = {"trust_region": 0.05, "cooling": 0, "easing": 2.0}
+    model = small_model(update="anchored", std_mode="constant", **bound)
+    book = LogBook.of(model)
+    model.learn(8 * 64)
+    gains = np.array([page["improve/gain"] for page in book.pages])
+    usual = np.cumsum(gains) / np.arange(1, 9)
+    expected = 0.05 * np.minimum(1.0, gains / usual) ** 2
+    assert expected.min() < 0.04  # there was less to gain at times
+    moved = [page["improve/step_kl"] * page["improve/step_scale"] ** 2 for page in book.pages]
+    np.testing.assert_allclose(moved, expected, rtol=1e-4)
+    np.testing.assert_allclose(float(model.usual_gain.mean), usual[-1])
+
+
+def test_what_there_is_to_gain_is_told_in_units_of_the_rewards() -> None:
+    def gains(factor: float) -> list[float]:
+        scaled = {"func": lambda reward: factor * reward}
+        model = small_model(env=points(wrapper_class=TransformReward, wrapper_kwargs=scaled))
+        book = LogBook.of(model)
+        model.learn(3 * 64)
+        return [page["improve/gain"] for page in book.pages]
+
+    np.testing.assert_allclose(gains(16.0), 16.0 * np.array(gains(1.0)), rtol=1e-3)
+
+
+def test_a_gain_of_nothing_or_of_more_than_usual_does_not_lengthen_steps() -> None:
+    assert eased(0.02, 3.0, 2.0, 2.0) == 0.02
+    assert eased(0.02, 0.0, 0.0, 2.0) == 0.02  # never anything to gain: nothing to go by
+    assert eased(0.02, 0.0, 2.0, 2.0) == 0.0
+    assert eased(0.02, 1.0, 2.0, 2.0) == pytest.approx(0.005)
+    assert eased(0.02, 1.0, 2.0, 0.0) == 0.02
 
 
 def test_anchors_follow_the_policy() -> None:
@@ -311,7 +353,7 @@ def test_without_waves_trends_are_linear_in_the_state() -> None:
 
 
 def test_the_trust_region_may_follow_a_schedule() -> None:
-    model = small_model(trust_region="0.05:0.01")
+    model = small_model(trust_region="0.05:0.01", easing=0.0)
     book = LogBook.of(model)
     model.learn(4 * 64)
     kls = [page["improve/step_kl"] * page["improve/step_scale"] ** 2 for page in book.pages]

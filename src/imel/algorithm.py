@@ -34,7 +34,7 @@ from imel.errors import (
 from imel.experience import Rollout
 from imel.explain import Explanation, Many, One, Rows, explain
 from imel.kernels import denormals_flushed
-from imel.normaliser import ReturnScale
+from imel.normaliser import ReturnScale, RunningMoments
 from imel.policy import POLICIES, ImelPolicy, check_spaces
 from imel.rollout import EpisodeClock, Sampler, collect
 from imel.saving import SavedAlgorithm
@@ -155,6 +155,7 @@ class IMeL(SavedAlgorithm):
             self.critic = self._make_critic().to(self.device)
         self.policy.generator.manual_seed(seed)
         self.return_scale = ReturnScale(settings.gamma)
+        self.usual_gain = RunningMoments(1)
         self.policy.std.fill_(self._std_at(1.0))
         # An interpolator that learns nothing still has an optimizer, over a parameter of no use
         parameters = list(self.policy.interpolator.parameters()) or [nn.Parameter(torch.zeros(1))]

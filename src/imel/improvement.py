@@ -35,6 +35,10 @@ class ImprovementSettings:
     cooling: int = 0
     """From this iteration k on the trust region is `trust_region` k / iteration: the task is found
     by long steps, and kept by short ones. With 0 it stays as it is."""
+    easing: float = 0.0
+    """How much shorter steps are where there is less to gain than before: the trust region times
+    this power of the deviation of advantages, as a share of its mean so far and at most 1. With 0
+    steps are as long whatever there is to gain."""
     kl_budget: float | str = "6:1"
     """epsilon: mean KL between improved and acting policy, over all action dimensions together.
     A number, or `start:end` for a linear schedule over the run. In an anchored update it sets how
@@ -168,6 +172,14 @@ def cooled(trust_region: float, iteration: int, cooling: int) -> float:
     length diffuses. As 1 / iteration their lengths still sum to any distance.
     """
     return trust_region * min(1.0, cooling / (iteration + 1)) if cooling else trust_region
+
+
+def eased(trust_region: float, gain: float, usual: float, easing: float) -> float:
+    """The trust region where advantages have the deviation `gain`, and have had the `usual` one.
+
+    A policy that has found what there is to find would otherwise go on as fast, after trifles.
+    """
+    return trust_region * min(1.0, gain / usual) ** easing if usual > 0.0 else trust_region
 
 
 def confirmed_share(predicted: Tensor, values: Tensor) -> float:

@@ -228,23 +228,27 @@ def _tanh_in_place(x: Array) -> None:
 def network(states: Array, weights: Any, biases: Any, skip: Array) -> Any:
     """A tanh network with a linear path beside it; one state after the other."""
     answer = np.empty((states.shape[0], skip.shape[1]), np.float32)
+    last = len(weights) - 1
     for t in range(states.shape[0]):
         given = states[t]
-        for layer in range(len(weights)):
+        for layer in range(last):
             weight = weights[layer]
             hidden = biases[layer].copy()
             for i in range(weight.shape[0]):
                 x = given[i]
                 for j in range(weight.shape[1]):
                     hidden[j] += x * weight[i, j]
-            if layer < len(weights) - 1:
-                _tanh_in_place(hidden)
+            _tanh_in_place(hidden)
             given = hidden
+        # Large terms of opposite signs, as trends have, cancel: summed in double precision
+        total = biases[last].astype(np.float64)
+        for i in range(weights[last].shape[0]):
+            for j in range(total.shape[0]):
+                total[j] += given[i] * weights[last][i, j]
         for i in range(skip.shape[0]):
-            x = states[t, i]
-            for j in range(skip.shape[1]):
-                given[j] += x * skip[i, j]
-        answer[t] = given
+            for j in range(total.shape[0]):
+                total[j] += states[t, i] * skip[i, j]
+        answer[t] = total
     return answer
 
 

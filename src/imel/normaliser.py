@@ -85,6 +85,11 @@ class ReturnScale(RunningMoments):
         self.update(returns.reshape(-1, 1))
 
     def scale(self, rewards: Tensor) -> Tensor:
-        """Rewards in units of the returns' deviation; unchanged while that is zero."""
+        """Rewards in units of the returns' deviation."""
+        return rewards / self.deviation
+
+    @property
+    def deviation(self) -> float:
+        """The returns' deviation, by which rewards are divided; one while it is zero."""
         deviation = float(self.variance.sqrt())
-        return rewards / deviation if deviation > 1e-8 else rewards
+        return deviation if deviation > 1e-8 else 1.0

@@ -45,9 +45,6 @@ _WAVES = 64
 _RANGES = {"waves": (0, 2**31)}
 """Options that may be what others of their type may not: a basis of the state alone."""
 
-_FAITHFUL = 1e-4
-"""The penalty on coefficients of a ridge policy's anchor, whose values are free of noise."""
-
 
 @dataclass(frozen=True)
 class Acting:
@@ -312,7 +309,7 @@ class TrendedPolicy(ImelPolicy):
             with torch.inference_mode(False), torch.no_grad():
                 asked = self.improvements()
                 design = Design(self.trend_basis, asked.states)
-                means = Ridge(design, self.memory.column("means"), _FAITHFUL)
+                means = Ridge(design, self.memory.column("means"), self.options.anchor_penalty)
                 step = Ridge(design, asked.values, self.options.penalty)
                 self._trend = Trend(design, means, step)
         return self._trend
@@ -327,7 +324,9 @@ class TrendedPolicy(ImelPolicy):
             present = self.acting.interpolate
             assert isinstance(present, AnchoredTrend)
             with torch.inference_mode(False), torch.no_grad():
-                moved = present.from_elsewhere(self.anchor_means(), rate, _FAITHFUL)
+                moved = present.from_elsewhere(
+                    self.anchor_means(), rate, self.options.anchor_penalty
+                )
             self._settled = self._acting_by(moved)
         return self._settled
 

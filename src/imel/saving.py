@@ -17,12 +17,12 @@ from torch.optim import Optimizer
 from imel import checkpoint
 from imel.critic import Critic
 from imel.errors import CheckpointError, ImelError
-from imel.normaliser import ReturnScale
+from imel.normaliser import ReturnScale, RunningMoments
 from imel.policy import ImelPolicy
 from imel.rollout import EpisodeClock
 from imel.settings import Settings
 
-MODULES = ("policy", "critic", "return_scale")
+MODULES = ("policy", "critic", "return_scale", "usual_gain")
 OPTIMIZERS = ("optimizer", "critic_optimizer")
 
 
@@ -32,6 +32,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
     policy: ImelPolicy
     critic: Critic
     return_scale: ReturnScale
+    usual_gain: RunningMoments
     optimizer: Optimizer
     critic_optimizer: Optimizer
     generator: torch.Generator
@@ -55,7 +56,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
     def _make_critic(self) -> Critic: ...
 
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy", "critic", "return_scale", "optimizer", "critic_optimizer"], []
+        return [*MODULES, *OPTIMIZERS], []
 
     def set_parameters(
         self,

@@ -173,6 +173,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "random": Chance(),
 }
 
+_EARLIER = {"easing": 0.0, "anchor_penalty": 1e-4, "cooling": 20, "std_rate": 0.25}
+
 VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     # name: (algorithm, overrides). A variant's rows have its name as their algorithm
     "trpo-plain": ("trpo", {"normalise": False}),  # no normalisation, as the paper ran it
@@ -183,13 +185,17 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     # What the default of mki is made of, taken away one at a time; `ridge` is it without its kernel
     "mki-linear": ("mki", {"waves": 0}),  # trends in the state alone
     "mki-fast-std": ("mki", {"std_rate": 1.0}),
+    "mki-slow-std": ("mki", {"std_rate": 0.25}),
     "mki-fixed-std": ("mki", {"std_mode": "constant"}),
     "mki-wide": ("mki", {"std": 1.0, "std_of": "dimension"}),  # a sigma of 1 for each dimension
     "mki-narrow": ("mki", {"std": 1.5}),  # half the sigma
     "mki-unsettled": ("mki", {"settling": 1}),  # judged by its last policy
     "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
     "mki-all-improved": ("mki", {"improved_size": 0}),  # the past teaches, too
-    "mki-warm": ("mki", {"cooling": 0}),  # steps of one length
+    "mki-warm": ("mki", {"cooling": 0}),  # steps do not grow shorter with time
+    "mki-strict": ("mki", {"easing": 0.0}),  # and as long where little is to be gained
+    "mki-shrinking": ("mki", {"anchor_penalty": 1e-4}),  # forgets a little at every iteration
+    "mki-earlier": ("mki", _EARLIER),  # the default before the last two
     "mki-hasty": ("mki", {"gamma": 0.99}),  # looks two thirds as far ahead
     "mki-clipped": ("mki", {"advantage_clip": 3.0}),  # rare advantages count for less
     "mki-quick-critic": ("mki", {"critic_epochs": 2}),
@@ -197,7 +203,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-far": ("mki", {"trust_region": 0.1}),
 }
 
-_AS_BEFORE = {"cooling": 0, "improved_size": 0}
+_AS_BEFORE = {"cooling": 0, "improved_size": 0, "easing": 0.0, "anchor_penalty": 1e-4}
 """Settings younger than the first results, with the value under which those were made."""
 
 
@@ -216,9 +222,16 @@ def find_algorithm(name: str) -> Algorithm:
     return algorithm
 
 
+def _told(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without those that are as they were before they could be told."""
+    return dict(item for item in settings.items() if item not in _AS_BEFORE.items())
+
+
 def settings_hash(task: Task, settings: Mapping[str, Any]) -> str:
     """Ten digits that change with any setting or with the task's environment."""
-    told = dict(item for item in settings.items() if item not in _AS_BEFORE.items())
+    told = _told(settings)
+    if "policy_kwargs" in told:
+        told["policy_kwargs"] = _told(told["policy_kwargs"])
     document = {"environment": task.as_json(), "settings": told}
     # Through JSON once: numbers then have one spelling, whether given as 1 or 1.0
     plain = json.loads(json.dumps(document), parse_int=float)

@@ -95,7 +95,9 @@ class AnchoredTrend(Anchored, Weighted):
         parts = (trend.means, trend.step)
         self._slope = torch.cat([part.slope for part in parts], dim=1)  # [d_phi, 2 d_a]
         offset = torch.cat([part.offset for part in parts])
-        self._offset = offset - trend.design.centre @ self._slope
+        # In double precision: what the basis has at its centre is much, and mostly cancels
+        moved = offset.double() - trend.design.centre.double() @ self._slope.double()
+        self._offset = moved.to(offset.dtype)
         self.scale = scale
 
     def from_elsewhere(self, means: Tensor, share: float, penalty: float) -> AnchoredTrend:
@@ -156,16 +158,18 @@ class AnchoredTrend(Anchored, Weighted):
 
     def contributions(self, states: Tensor) -> Tensor:
         """What each memory adds, through anchor and step."""  # [T, N, d_v]
-        contributions = self.weights(states)[:, :, None] * self.trend.means.values
-        step = self._step_shares(states)[:, :, None] * self.trend.step.values
-        return contributions + self.scale * step
+        trend, design = self.trend, self.trend.design
+        features = design.basis(states) - design.centre
+        anchor = trend.means.shares(features, 1.0)[:, :, None] * trend.means.values
+        step = self._step_shares(states, features)[:, :, None] * trend.step.values
+        return (anchor + self.scale * step).to(states.dtype)
 
-    def _step_shares(self, states: Tensor) -> Tensor:  # [T, N]
+    def _step_shares(self, states: Tensor, features: Tensor) -> Tensor:  # [T, N]
         step, design = self.trend.step, self.trend.design
         if self.kernel is None:
-            return step.weights(states)
+            return step.shares(features, 1.0)
         assert self._rows is not None
         weights = self.believed * self.kernel.weights(states)  # [T, n]
-        features = design.basis(states) - design.centre - weights @ design.features[self._rows]
-        shares = step.shares(features, 1.0 - weights.sum(dim=1, keepdim=True))
-        return shares.index_add_(1, self._rows, weights)
+        left = features - weights @ design.features[self._rows]
+        shares = step.shares(left, 1.0 - weights.sum(dim=1, keepdim=True))
+        return shares.index_add_(1, self._rows, weights.to(shares.dtype))

@@ -107,16 +107,18 @@ class Ridge(Weighted):
 
     def weights(self, states: Tensor) -> Tensor:
         """Shares, which sum to one over memories and may be negative."""  # [T, N]
-        return self.shares(self._design.basis(states) - self._design.centre, 1.0)
+        return self.shares(self._design.basis(states) - self._design.centre, 1.0).to(states.dtype)
 
     def shares(self, features: Tensor, total: Tensor | float) -> Tensor:
-        """Shares where the basis differs from its centre by this much; they sum to `total`."""
+        """Shares where the basis differs from its centre by this much; they sum to `total`.
+
+        In double precision, for large ones of opposite signs cancel.
+        """
         along = torch.cholesky_solve(features.double().T, self._factor).T
-        # Large shares of opposite signs cancel: in single precision too little would be left
         shares: Tensor = along @ self._design.double.T  # [T, N]
         # Rounded features do not sum to zero, and a small penalty makes much of what they sum to
         shares = shares - shares.sum(dim=1, keepdim=True) / max(1, shares.shape[1])
-        return (shares + total / max(1, shares.shape[1])).to(features.dtype)
+        return shares + total / max(1, shares.shape[1])
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,9 @@ class RidgeOptions:
     penalty: float = 1.0
     """How far coefficients are shrunk where values are noisy, as improvements are; in units of
     the basis' mean eigenvalue."""
+    anchor_penalty: float = 1e-7
+    """Anchored: the same where values are free of noise, as means are: what is shrunk here at
+    every iteration is forgotten."""
 
 
 class RidgeRegression(Interpolator):

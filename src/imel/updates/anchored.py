@@ -24,6 +24,7 @@ from imel.experience import Rollout, flatten_time
 from imel.improvement import (
     confirmed_share,
     cooled,
+    eased,
     importance_ratios,
     improved_means,
     mean_kl,
@@ -66,7 +67,9 @@ def improve(model: Learner, rollout: Rollout) -> None:
     likely = ratios[young].clamp_max(1.0)
     ratios, advantages = torch.zeros_like(ratios), torch.zeros_like(ratios)
     ratios[young] = likely
-    advantages[young] = standardise(_advantages(model, likely, young), settings.advantage_clip)
+    found = _advantages(model, likely, young)
+    _shorten_step(model, found)
+    advantages[young] = standardise(found, settings.advantage_clip)
     step = (ratios * advantages, actions, means, stds)
     eta = step_size(*step, model.kl_budget)
     improved = improved_means(*step, eta)
@@ -91,8 +94,7 @@ def fit(model: Learner, rollout: Rollout) -> None:
     with torch.no_grad():
         step = conditioned.step(states).mean
     kl = mean_kl(step, torch.zeros_like(step), stds)
-    trust_region = cooled(model.trust_region, model.iteration, model.settings.cooling)
-    policy.step_scale.fill_(step_scale(kl, trust_region))
+    policy.step_scale.fill_(step_scale(kl, model.trust_region))
     conditioned.scale = float(policy.step_scale)
     if isinstance(policy, TrendedPolicy):
         policy.settling_rate.fill_(settling_rate(model.iteration, model.settings.settling))
@@ -130,6 +132,19 @@ def _at_memories(acting: Acting, states: Tensor) -> Tensor:
     if isinstance(acting.interpolate, AnchoredTrend):
         return acting.interpolate.at_memories()
     return torch.cat([acting(part)[0] for part in torch.split(states, _CHUNK)])
+
+
+def _shorten_step(model: Learner, advantages: Tensor) -> None:
+    """Bound this iteration's step the more, the later it is and the less there is to gain."""
+    settings, usual = model.settings, model.usual_gain
+    # In units of the rewards: the returns' scale grows while a policy learns to live longer
+    gain = advantages.double().std(unbiased=False) * model.return_scale.deviation
+    if gain.isfinite():
+        usual.update(gain.reshape(1, 1))
+    bound = cooled(model.trust_region, model.iteration, settings.cooling)
+    model.trust_region = eased(bound, float(gain), float(usual.mean), settings.easing)
+    model.logger.record("improve/gain", float(gain))
+    model.logger.record("improve/trust_region", model.trust_region)
 
 
 def _advantages(model: Learner, ratios: Tensor, rows: Tensor) -> Tensor:

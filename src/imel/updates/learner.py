@@ -13,7 +13,7 @@ from imel.critic import Critic
 from imel.diagnostics import diagnose
 from imel.experience import Rollout, flatten_time
 from imel.improvement import adapted_std, improved_stds, next_std, std_gradient
-from imel.normaliser import ReturnScale
+from imel.normaliser import ReturnScale, RunningMoments
 from imel.policy import ImelPolicy
 from imel.settings import Settings
 from imel.training import fit_leave_one_out
@@ -39,6 +39,7 @@ class Learner(Protocol):
     policy: ImelPolicy
     critic: Critic
     return_scale: ReturnScale
+    usual_gain: RunningMoments
     optimizer: Optimizer
     critic_optimizer: Optimizer
     generator: torch.Generator
