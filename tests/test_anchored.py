@@ -14,7 +14,8 @@ from gymnasium.wrappers import TransformReward
 from imel import IMeL, MkiPolicy
 from imel.improvement import (
     cooled,
-    eased,
+    eased_share,
+    held_share,
     importance_ratios,
     improved_means,
     mean_kl,
@@ -22,7 +23,7 @@ from imel.improvement import (
 )
 from imel.interpolators.anchored import Anchored, AnchoredTrend
 from imel.interpolators.base import Weighted
-from imel.policy import ImelPolicy
+from imel.policy import ImelPolicy, TrendedPolicy
 from imel.updates import anchored
 from small import STATES, LogBook, points, small_model
 
@@ -83,6 +84,30 @@ def test_steps_are_shorter_where_there_is_less_to_gain() -> None:
     np.testing.assert_allclose(float(model.usual_gain.mean), usual[-1])
 
 
+def test_the_anchor_forgets_less_where_there_is_less_to_gain_and_later() -> None:
+    shares = [held_share(iteration, 2.0) for iteration in (0, 9, 19, 99)]
+    assert shares == pytest.approx([1.0, 1.0, 0.25, 0.01])
+    assert held_share(99, 0.0) == 1.0
+    model = small_model(update="anchored", easing=2.0)
+    book = LogBook.of(model)
+    model.learn(16 * 64)
+    gains = [page["improve/gain"] for page in book.pages]
+    share = eased_share(gains[-1], sum(gains) / 16, 2.0) * (10 / 16) ** 2
+    policy = model.policy
+    assert isinstance(policy, TrendedPolicy)
+    assert share < 0.35
+    assert float(policy.anchor_penalty) == pytest.approx(1e-4 * share)
+    trend = policy.trend
+    assert trend.means.penalty == pytest.approx(1e-4 * share * trend.design.unit)
+    policy.hold(0.0)
+    policy.changed()
+    # However little it may forget, there is one solution
+    assert torch.isfinite(policy.act(torch.as_tensor(STATES))[0]).all()
+    strict = learned(easing=0.0).policy
+    assert isinstance(strict, TrendedPolicy)
+    assert float(strict.anchor_penalty) == pytest.approx(1e-4)
+
+
 def test_what_there_is_to_gain_is_told_in_units_of_the_rewards() -> None:
     def gains(factor: float) -> list[float]:
         scaled = {"func": lambda reward: factor * reward}
@@ -95,11 +120,11 @@ def test_what_there_is_to_gain_is_told_in_units_of_the_rewards() -> None:
 
 
 def test_a_gain_of_nothing_or_of_more_than_usual_does_not_lengthen_steps() -> None:
-    assert eased(0.02, 3.0, 2.0, 2.0) == 0.02
-    assert eased(0.02, 0.0, 0.0, 2.0) == 0.02  # never anything to gain: nothing to go by
-    assert eased(0.02, 0.0, 2.0, 2.0) == 0.0
-    assert eased(0.02, 1.0, 2.0, 2.0) == pytest.approx(0.005)
-    assert eased(0.02, 1.0, 2.0, 0.0) == 0.02
+    assert eased_share(3.0, 2.0, 2.0) == 1.0
+    assert eased_share(0.0, 0.0, 2.0) == 1.0  # never anything to gain: nothing to go by
+    assert eased_share(0.0, 2.0, 2.0) == 0.0
+    assert eased_share(1.0, 2.0, 2.0) == 0.25
+    assert eased_share(1.0, 2.0, 0.0) == 1.0
 
 
 def test_anchors_follow_the_policy() -> None:

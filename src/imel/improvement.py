@@ -37,8 +37,8 @@ class ImprovementSettings:
     by long steps, and kept by short ones. With 0 it stays as it is."""
     easing: float = 0.0
     """How much shorter steps are where there is less to gain than before: the trust region times
-    this power of the deviation of advantages, as a share of its mean so far and at most 1. With 0
-    steps are as long whatever there is to gain."""
+    this power of the deviation of advantages, as a share of its mean so far and at most 1. The
+    penalty on what trends hold falls alike, and with time. With 0 neither does."""
     kl_budget: float | str = "6:1"
     """epsilon: mean KL between improved and acting policy, over all action dimensions together.
     A number, or `start:end` for a linear schedule over the run. In an anchored update it sets how
@@ -174,12 +174,21 @@ def cooled(trust_region: float, iteration: int, cooling: int) -> float:
     return trust_region * min(1.0, cooling / (iteration + 1)) if cooling else trust_region
 
 
-def eased(trust_region: float, gain: float, usual: float, easing: float) -> float:
-    """The trust region where advantages have the deviation `gain`, and have had the `usual` one.
+def eased_share(gain: float, usual: float, easing: float) -> float:
+    """The share of a trust region where advantages deviate by `gain`, and by `usual` so far.
 
     A policy that has found what there is to find would otherwise go on as fast, after trifles.
     """
-    return trust_region * min(1.0, gain / usual) ** easing if usual > 0.0 else trust_region
+    return min(1.0, gain / usual) ** easing if usual > 0.0 else 1.0
+
+
+def held_share(iteration: int, easing: float) -> float:
+    """The share of its first penalty that an anchor has at an iteration, counted from zero.
+
+    What the penalty shrinks is forgotten, a little at every iteration. But in the first of them
+    memories are few beside the basis, and without it an anchor leads astray where it has not been.
+    """
+    return float(min(1.0, 10.0 / (iteration + 1)) ** easing)
 
 
 def confirmed_share(predicted: Tensor, values: Tensor) -> float:

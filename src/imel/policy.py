@@ -45,6 +45,11 @@ _WAVES = 64
 _RANGES = {"waves": (0, 2**31)}
 """Options that may be what others of their type may not: a basis of the state alone."""
 
+_FAITHFUL = 1e-4
+"""The first penalty on coefficients of a trended policy's anchor, whose values have no noise."""
+_LEAST = 1e-4
+"""The least share of it: without any, there may be no one solution."""
+
 
 @dataclass(frozen=True)
 class Acting:
@@ -291,10 +296,12 @@ class TrendedPolicy(ImelPolicy):
 
     recommended: ClassVar[Mapping[str, Any]] = ANCHORED
     _trend: Trend | None = None
+    anchor_penalty: Tensor  # [] on the anchor's coefficients: what is shrunk is forgotten
     settling_rate: Tensor  # [] what the present policy counts for in what it settles on
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.register_buffer("anchor_penalty", torch.tensor(_FAITHFUL))
         self.register_buffer("settling_rate", torch.ones(()))
 
     @property
@@ -309,7 +316,7 @@ class TrendedPolicy(ImelPolicy):
             with torch.inference_mode(False), torch.no_grad():
                 asked = self.improvements()
                 design = Design(self.trend_basis, asked.states)
-                means = Ridge(design, self.memory.column("means"), self.options.anchor_penalty)
+                means = Ridge(design, self.memory.column("means"), float(self.anchor_penalty))
                 step = Ridge(design, asked.values, self.options.penalty)
                 self._trend = Trend(design, means, step)
         return self._trend
@@ -325,10 +332,14 @@ class TrendedPolicy(ImelPolicy):
             assert isinstance(present, AnchoredTrend)
             with torch.inference_mode(False), torch.no_grad():
                 moved = present.from_elsewhere(
-                    self.anchor_means(), rate, self.options.anchor_penalty
+                    self.anchor_means(), rate, float(self.anchor_penalty)
                 )
             self._settled = self._acting_by(moved)
         return self._settled
+
+    def hold(self, share: float) -> None:
+        """Let the anchor forget less: by a share of its first penalty."""
+        self.anchor_penalty.fill_(max(share, _LEAST) * _FAITHFUL)
 
     def anchor_means(self) -> Tensor:
         """The same mean, of where the policies were."""

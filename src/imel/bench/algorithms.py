@@ -173,8 +173,6 @@ ALGORITHMS: dict[str, Algorithm] = {
     "random": Chance(),
 }
 
-_EARLIER = {"easing": 0.0, "anchor_penalty": 1e-4, "cooling": 20, "std_rate": 0.25}
-
 VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     # name: (algorithm, overrides). A variant's rows have its name as their algorithm
     "trpo-plain": ("trpo", {"normalise": False}),  # no normalisation, as the paper ran it
@@ -193,9 +191,8 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
     "mki-all-improved": ("mki", {"improved_size": 0}),  # the past teaches, too
     "mki-warm": ("mki", {"cooling": 0}),  # steps do not grow shorter with time
-    "mki-strict": ("mki", {"easing": 0.0}),  # and as long where little is to be gained
-    "mki-shrinking": ("mki", {"anchor_penalty": 1e-4}),  # forgets a little at every iteration
-    "mki-earlier": ("mki", _EARLIER),  # the default before the last two
+    "mki-strict": ("mki", {"easing": 0.0}),  # nor where there is less to gain
+    "mki-earlier": ("mki", {"easing": 0.0, "cooling": 20, "std_rate": 0.25}),  # before easing
     "mki-hasty": ("mki", {"gamma": 0.99}),  # looks two thirds as far ahead
     "mki-clipped": ("mki", {"advantage_clip": 3.0}),  # rare advantages count for less
     "mki-quick-critic": ("mki", {"critic_epochs": 2}),
@@ -203,7 +200,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-far": ("mki", {"trust_region": 0.1}),
 }
 
-_AS_BEFORE = {"cooling": 0, "improved_size": 0, "easing": 0.0, "anchor_penalty": 1e-4}
+_AS_BEFORE = {"cooling": 0, "improved_size": 0, "easing": 0.0}
 """Settings younger than the first results, with the value under which those were made."""
 
 
@@ -222,16 +219,9 @@ def find_algorithm(name: str) -> Algorithm:
     return algorithm
 
 
-def _told(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without those that are as they were before they could be told."""
-    return dict(item for item in settings.items() if item not in _AS_BEFORE.items())
-
-
 def settings_hash(task: Task, settings: Mapping[str, Any]) -> str:
     """Ten digits that change with any setting or with the task's environment."""
-    told = _told(settings)
-    if "policy_kwargs" in told:
-        told["policy_kwargs"] = _told(told["policy_kwargs"])
+    told = dict(item for item in settings.items() if item not in _AS_BEFORE.items())
     document = {"environment": task.as_json(), "settings": told}
     # Through JSON once: numbers then have one spelling, whether given as 1 or 1.0
     plain = json.loads(json.dumps(document), parse_int=float)

@@ -34,9 +34,6 @@ class MkiOptions:
     penalty: float = 1.0
     """Anchored: how far the trend of improvements is shrunk, in units of its basis' mean
     eigenvalue."""
-    anchor_penalty: float = 1e-7
-    """The same of the trend of means, which are free of noise: what is shrunk here at every
-    iteration is forgotten."""
     acting_index: Literal["none", "faiss"] = "none"
     """`faiss`: act on the nearest memories only, found by an approximate index that is made again
     after every fit (extra `index`). It pays from some 100 000 memories on; fitting is exact."""

@@ -130,9 +130,6 @@ class RidgeOptions:
     penalty: float = 1.0
     """How far coefficients are shrunk where values are noisy, as improvements are; in units of
     the basis' mean eigenvalue."""
-    anchor_penalty: float = 1e-7
-    """Anchored: the same where values are free of noise, as means are: what is shrunk here at
-    every iteration is forgotten."""
 
 
 class RidgeRegression(Interpolator):

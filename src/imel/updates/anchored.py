@@ -24,7 +24,8 @@ from imel.experience import Rollout, flatten_time
 from imel.improvement import (
     confirmed_share,
     cooled,
-    eased,
+    eased_share,
+    held_share,
     importance_ratios,
     improved_means,
     mean_kl,
@@ -136,13 +137,15 @@ def _at_memories(acting: Acting, states: Tensor) -> Tensor:
 
 def _shorten_step(model: Learner, advantages: Tensor) -> None:
     """Bound this iteration's step the more, the later it is and the less there is to gain."""
-    settings, usual = model.settings, model.usual_gain
+    settings, policy, usual = model.settings, model.policy, model.usual_gain
     # In units of the rewards: the returns' scale grows while a policy learns to live longer
     gain = advantages.double().std(unbiased=False) * model.return_scale.deviation
     if gain.isfinite():
         usual.update(gain.reshape(1, 1))
-    bound = cooled(model.trust_region, model.iteration, settings.cooling)
-    model.trust_region = eased(bound, float(gain), float(usual.mean), settings.easing)
+    share = eased_share(float(gain), float(usual.mean), settings.easing)
+    model.trust_region = share * cooled(model.trust_region, model.iteration, settings.cooling)
+    if isinstance(policy, TrendedPolicy):
+        policy.hold(share * held_share(model.iteration, settings.easing))
     model.logger.record("improve/gain", float(gain))
     model.logger.record("improve/trust_region", model.trust_region)
 
