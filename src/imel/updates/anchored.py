@@ -15,6 +15,8 @@ is the mean of recent policies that the policy settles on.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -139,14 +141,14 @@ def _shorten_step(model: Learner, advantages: Tensor) -> None:
     """Bound this iteration's step the more, the later it is and the less there is to gain."""
     settings, policy, usual = model.settings, model.policy, model.usual_gain
     # In units of the rewards: the returns' scale grows while a policy learns to live longer
-    gain = advantages.double().std(unbiased=False) * model.return_scale.deviation
-    if gain.isfinite():
-        usual.update(gain.reshape(1, 1))
-    share = eased_share(float(gain), float(usual.mean), settings.easing)
+    gain = float(advantages.double().std(unbiased=False)) * model.return_scale.deviation
+    if math.isfinite(gain):
+        usual.update(torch.tensor([[gain]], dtype=torch.float64))
+    share = eased_share(gain, float(usual.mean), settings.easing)
     model.trust_region = share * cooled(model.trust_region, model.iteration, settings.cooling)
     if isinstance(policy, TrendedPolicy):
         policy.hold(share * held_share(model.iteration, settings.easing))
-    model.logger.record("improve/gain", float(gain))
+    model.logger.record("improve/gain", gain)
     model.logger.record("improve/trust_region", model.trust_region)
 
 
