@@ -56,7 +56,7 @@ def anchor(insight: Insight, state: np.ndarray, kept: np.ndarray) -> np.ndarray:
     features = basis(insight.column("states")[kept])
     centre, offset = features.mean(axis=0), means.mean(axis=0)
     gram = (features - centre).T @ (features - centre)
-    ridge = 1e-4 * np.diag(gram).mean() * np.eye(len(gram))
+    ridge = float(policy.anchor_penalty) * np.diag(gram).mean() * np.eye(len(gram))
     slope = np.linalg.solve(gram + ridge, (features - centre).T @ (means - offset))
     trend: np.ndarray = offset + (basis(state[None])[0] - centre) @ slope
     return trend

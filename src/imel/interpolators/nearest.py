@@ -34,7 +34,7 @@ class NearestNeighbours(Interpolator):
 
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The average over the closest memories of other episodes."""
-        distances = torch.cdist(targets.states, context.states)  # [T, N]
+        distances = _distances(targets.states, context.states)  # [T, N]
         own = targets.episodes[:, None] == context.episodes[None, :]
         distances = distances.masked_fill(own, torch.inf)
         return Prediction(_shares(distances, self.options.neighbours) @ context.values)
@@ -55,7 +55,12 @@ class ConditionedNearest(Weighted):
 
     def weights(self, states: Tensor) -> Tensor:
         """1/k at the k closest memories, zero elsewhere."""  # [T, N]
-        return _shares(torch.cdist(states, self._states), self._neighbours)
+        return _shares(_distances(states, self._states), self._neighbours)
+
+
+def _distances(states: Tensor, remembered: Tensor) -> Tensor:  # [T, N]
+    # Not by a product of matrices, whose rounding depends on how many states are asked together
+    return torch.cdist(states, remembered, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _shares(distances: Tensor, neighbours: int) -> Tensor:
