@@ -35,6 +35,15 @@ def test_outputs_are_those_of_the_network_in_double_precision(
     torch.testing.assert_close(answer.double(), expected.detach(), rtol=1e-5, atol=1e-5)
 
 
+def test_compiled_loops_keep_what_large_terms_of_opposite_signs_leave() -> None:
+    pytest.importorskip("numba")
+    large = 2.0**24  # from here on single precision has no odd numbers
+    last = torch.tensor([[large], [1.0], [1.0], [1.0]])
+    skip = torch.tensor([[-large], [0.0], [0.0], [1.0]])
+    answer = FrozenNetwork([(last, torch.zeros(1))], skip)(torch.ones(1, 4))
+    assert answer.tolist() == [[4.0]]
+
+
 @pytest.mark.usefixtures("_form")
 def test_what_is_learned_later_does_not_show() -> None:
     network, states = mlp(2, (4,), 1), torch.randn(3, 2)
