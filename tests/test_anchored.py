@@ -51,7 +51,7 @@ def batch_states(model: IMeL) -> torch.Tensor:
 
 
 def test_the_policy_moves_by_the_trust_region_from_its_anchor() -> None:
-    model = learned(trust_region=0.05, easing=0.0, std_mode="constant")
+    model = learned(trust_region=0.05, easing=0.0, peak_kl=0.0, std_mode="constant")
     acting = model.policy.acting
     assert isinstance(acting.interpolate, Anchored)
     states = model.policy.normaliser(batch_states(model))
@@ -59,8 +59,40 @@ def test_the_policy_moves_by_the_trust_region_from_its_anchor() -> None:
     assert mean_kl(step, torch.zeros_like(step), model.policy.std) == pytest.approx(0.05, rel=1e-4)
 
 
+@pytest.mark.parametrize("policy", ["MkiPolicy", "NpPolicy"])
+def test_no_improved_memory_is_moved_further_than_told(policy: str) -> None:
+    bound: dict[str, Any] = {"trust_region": 0.05, "cooling": 0, "easing": 0.0}
+    bound |= {"std_mode": "constant", "improved_size": 64}
+    model = learned(policy, peak_kl=1.1, **bound)
+    memory, conditioned = model.policy.memory, model.policy.acting.interpolate
+    assert isinstance(conditioned, Anchored)
+    young = memory.newest(64)
+    assert 64 < len(memory)
+    states = model.policy.normaliser(memory.column("states"))
+    step = conditioned.scale * conditioned.step(states).mean
+    each = (step / model.policy.std).square().sum(dim=1) / 2
+    # The mean alone would allow for more
+    assert float(each[young].max()) == pytest.approx(1.1 * 0.05, rel=1e-3)
+    assert float(each[young].mean()) < 0.045
+    np.testing.assert_allclose(
+        conditioned.scale * conditioned.step_at_memories(), step, rtol=1e-3, atol=1e-5
+    )
+
+
+def test_a_wide_bound_on_single_states_leaves_the_one_on_their_mean() -> None:
+    bound: dict[str, Any] = {"trust_region": 0.05, "std_mode": "constant"}
+    book = LogBook.of(model := small_model(update="anchored", peak_kl=1e6, **bound))
+    free = LogBook.of(other := small_model(update="anchored", peak_kl=0.0, **bound))
+    model.learn(STEPS)
+    other.learn(STEPS)
+    assert [page["improve/step_scale"] for page in book.pages] == [
+        page["improve/step_scale"] for page in free.pages
+    ]
+    assert all(page["improve/step_peak"] > page["improve/step_kl"] for page in book.pages)
+
+
 def test_steps_become_shorter_as_told() -> None:
-    bound: dict[str, Any] = {"trust_region": 0.05, "cooling": 2, "easing": 0.0}
+    bound: dict[str, Any] = {"trust_region": 0.05, "cooling": 2, "easing": 0.0, "peak_kl": 0.0}
     model = small_model(update="anchored", std_mode="constant", **bound)
     book = LogBook.of(model)
     model.learn(6 * 64)
@@ -71,7 +103,7 @@ def test_steps_become_shorter_as_told() -> None:
 
 
 def test_steps_are_shorter_where_there_is_less_to_gain() -> None:
-    bound: dict[str, Any] = {"trust_region": 0.05, "cooling": 0, "easing": 2.0}
+    bound: dict[str, Any] = {"trust_region": 0.05, "cooling": 0, "easing": 2.0, "peak_kl": 0.0}
     model = small_model(update="anchored", std_mode="constant", **bound)
     book = LogBook.of(model)
     model.learn(8 * 64)

@@ -39,6 +39,10 @@ class ImprovementSettings:
     """How much shorter steps are where there is less to gain than before: the trust region times
     this power of the deviation of advantages, as a share of its mean so far and at most 1. The
     penalty on what trends hold falls alike, and with time. With 0 neither does."""
+    peak_kl: float = 0.0
+    """At none of the memories it improves may an anchored update move the policy by a KL of more
+    than so many trust regions: the mean hardly tells what becomes of rare states, such as those
+    where episodes start, and it is these that a step moves most. With 0 only the mean counts."""
     kl_budget: float | str = "6:1"
     """epsilon: mean KL between improved and acting policy, over all action dimensions together.
     A number, or `start:end` for a linear schedule over the run. In an anchored update it sets how
@@ -150,7 +154,7 @@ def adapted_std(
 
 
 def step_scale(kl: float, trust_region: float) -> float:
-    """beta such that a step of this mean KL, times beta, has the trust region's.
+    """beta such that a step of this KL, times beta, has the trust region's.
 
     The KL of a shift of means is quadratic in its length. Zero where there is no step to scale.
     """
@@ -210,3 +214,8 @@ def confirmed_share(predicted: Tensor, values: Tensor) -> float:
 def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:
     """1/T sum_t |mu'_t - mu_t|^2 / (2 sigma_t^2): the mean KL of two policies with equal sigma."""
     return float(((new_means - means) / stds).double().square().sum(dim=-1).mean() / 2.0)
+
+
+def peak_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:
+    """max_t |mu'_t - mu_t|^2 / (2 sigma_t^2): the largest KL of two policies with equal sigma."""
+    return float(((new_means - means) / stds).double().square().sum(dim=-1).max() / 2.0)

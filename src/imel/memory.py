@@ -218,7 +218,8 @@ class Memory(nn.Module):
     def _rows_to_forget(self, arriving: Tensor, unit: str, sure: int) -> Tensor:
         """Indices of the rows that must go, as whole units, for the arriving ones to fit.
 
-        The newest `sure` of them go last, and the oldest of these first.
+        The newest `sure` of them go last, and the oldest of these first. A unit that goes on in
+        the arriving rows is only torn if all others do not suffice, and loses its oldest rows.
         """
         device = self.states.device
         if self.holds_prior:
@@ -240,8 +241,16 @@ class Memory(nn.Module):
             # Drawn keys are below one; iterations of logged data are below zero
             above = 1.0 + ages - iterations.min()
             keys = torch.where(ages.isfinite(), above, keys)
-        keys[torch.isin(units, arriving)] = torch.inf  # what goes on arriving is torn last
+        going_on = torch.isin(units, arriving)
         order = torch.argsort(keys, stable=True)
+        order = order[~going_on[order]]
         freed = sizes[order].cumsum(0)
         leaving = order[: int((freed < excess).sum()) + 1]
-        return torch.nonzero(torch.isin(member, leaving)).flatten()
+        rows = torch.nonzero(torch.isin(member, leaving)).flatten()
+        missing = excess - rows.numel()
+        if missing > 0:
+            torn = torch.nonzero(going_on[member]).flatten()
+            torn = torn[self.column("steps")[torn].argsort(stable=True)]
+            ages = self.column("iterations")[torn].argsort(stable=True)
+            rows = torch.cat([rows, torn[ages[:missing]]])
+        return rows

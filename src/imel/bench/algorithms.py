@@ -192,7 +192,9 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-all-improved": ("mki", {"improved_size": 0}),  # the past teaches, too
     "mki-warm": ("mki", {"cooling": 0}),  # steps do not grow shorter with time
     "mki-strict": ("mki", {"easing": 0.0}),  # nor where there is less to gain
-    "mki-earlier": ("mki", {"easing": 0.0, "cooling": 20, "std_rate": 0.25}),  # before easing
+    "mki-mean-kl": ("mki", {"peak_kl": 0.0}),  # rare states may be moved as far as a step goes
+    "mki-rollouts": ("mki", {"forgetting_unit": "rollout"}),  # the past is few whole batches
+    "mki-earlier": ("mki", {"peak_kl": 0.0, "forgetting_unit": "rollout"}),  # without the two
     "mki-hasty": ("mki", {"gamma": 0.99}),  # looks two thirds as far ahead
     "mki-clipped": ("mki", {"advantage_clip": 3.0}),  # rare advantages count for less
     "mki-quick-critic": ("mki", {"critic_epochs": 2}),
@@ -200,7 +202,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-far": ("mki", {"trust_region": 0.1}),
 }
 
-_AS_BEFORE = {"cooling": 0, "improved_size": 0, "easing": 0.0}
+_AS_BEFORE = {"cooling": 0, "improved_size": 0, "easing": 0.0, "peak_kl": 0.0}
 """Settings younger than the first results, with the value under which those were made."""
 
 

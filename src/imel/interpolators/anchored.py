@@ -30,6 +30,10 @@ class Anchored(Conditioned):
         mean, std = self.anchor(states)
         return Prediction(mean + self.scale * self.step(states).mean, std)
 
+    def step_at_memories(self) -> Tensor:
+        """The step at the memories' own states, where the basis is known."""  # [N, d_v]
+        return self.step.fitted()
+
 
 class WeightedAnchored(Anchored, Weighted):
     """One whose anchor gives memories a share.
@@ -91,6 +95,7 @@ class AnchoredTrend(Anchored, Weighted):
     ) -> None:
         self.trend, self.kernel, self.believed = trend, kernel, believed
         self._rows = rows
+        self._step_at_memories: Tensor | None = None
         self.values = trend.means.values
         parts = (trend.means, trend.step)
         self._slope = torch.cat([part.slope for part in parts], dim=1)  # [d_phi, 2 d_a]
@@ -131,11 +136,17 @@ class AnchoredTrend(Anchored, Weighted):
         return Prediction(mean)
 
     def at_memories(self) -> Tensor:
-        """The same at the memories' own states, where the basis is known."""  # [N, d_v]
-        step = self.trend.step.fitted()
-        if self.kernel is not None:
-            step = step + self.believed * self.kernel(self.trend.design.states).mean
-        return self.trend.means.fitted() + self.scale * step
+        """Where the policy is at the memories' own states, moved."""  # [N, d_v]
+        return self.trend.means.fitted() + self.scale * self.step_at_memories()
+
+    def step_at_memories(self) -> Tensor:
+        """The step there, which is asked for to bound it and to take it."""  # [N, d_v]
+        if self._step_at_memories is None:
+            step = self.trend.step.fitted()
+            if self.kernel is not None:
+                step = step + self.believed * self.kernel(self.trend.design.states).mean
+            self._step_at_memories = step
+        return self._step_at_memories
 
     def anchor(self, states: Tensor) -> Prediction:  # type: ignore[override]
         """Where the policy is."""

@@ -9,8 +9,9 @@ that is asked, so with every iteration
 
 Of old memories, whose states the policy seldom meets by now, only the first is true: they ask for
 no change and so keep the policy as it is there. The fitted step, not each memory's own, is then
-scaled to the trust region. That makes for steps which are mostly noise: they grow shorter, and it
-is the mean of recent policies that the policy settles on.
+scaled to the trust region, on average and where it moves the policy most. That makes for steps
+which are mostly noise: they grow shorter, and it is the mean of recent policies that the policy
+settles on.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from imel.improvement import (
     importance_ratios,
     improved_means,
     mean_kl,
+    peak_kl,
     settling_rate,
     step_scale,
     step_size,
@@ -92,16 +94,10 @@ def fit(model: Learner, rollout: Rollout) -> None:
         model.logger.record("train/kernel_share", weigh_kernel(policy, model.generator))
     conditioned = policy.acting.interpolate
     assert isinstance(conditioned, Anchored)
-    states = policy.normaliser(flatten_time(rollout.states).to(policy.device))
-    stds = flatten_time(rollout.stds).to(policy.device)
-    with torch.no_grad():
-        step = conditioned.step(states).mean
-    kl = mean_kl(step, torch.zeros_like(step), stds)
-    policy.step_scale.fill_(step_scale(kl, model.trust_region))
+    policy.step_scale.fill_(_bound_step(model, rollout, conditioned))
     conditioned.scale = float(policy.step_scale)
     if isinstance(policy, TrendedPolicy):
         policy.settling_rate.fill_(settling_rate(model.iteration, model.settings.settling))
-    model.logger.record("improve/step_kl", kl)
     model.logger.record("improve/step_scale", conditioned.scale)
     record_diagnostics(model, rollout)
 
@@ -150,6 +146,27 @@ def _shorten_step(model: Learner, advantages: Tensor) -> None:
         policy.hold(share * held_share(model.iteration, settings.easing))
     model.logger.record("improve/gain", gain)
     model.logger.record("improve/trust_region", model.trust_region)
+
+
+def _bound_step(model: Learner, rollout: Rollout, conditioned: Anchored) -> float:
+    """How far to go along the step: by its mean KL on the batch and by its largest in memory."""
+    settings, policy, memory = model.settings, model.policy, model.policy.memory
+    stds = flatten_time(rollout.stds).to(policy.device)
+    with torch.no_grad():
+        states = policy.normaliser(flatten_time(rollout.states).to(policy.device))
+        step = conditioned.step(states).mean
+        remembered = conditioned.step_at_memories()
+    kl = mean_kl(step, torch.zeros_like(step), stds)
+    young = memory.newest(settings.improved_size or len(memory))
+    remembered = remembered[young]
+    stds = memory.column("stds")[young] if policy.own_std else stds[:1]
+    peak = peak_kl(remembered, torch.zeros_like(remembered), stds)
+    model.logger.record("improve/step_kl", kl)
+    model.logger.record("improve/step_peak", peak)
+    scale = step_scale(kl, model.trust_region)
+    if settings.peak_kl > 0.0:
+        scale = min(scale, step_scale(peak, settings.peak_kl * model.trust_region))
+    return scale
 
 
 def _advantages(model: Learner, ratios: Tensor, rows: Tensor) -> Tensor:
