@@ -173,6 +173,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "random": Chance(),
 }
 
+_UNBOUNDED = {"peak_kl": 0.0, "forgetting_unit": "rollout"}
+
 VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     # name: (algorithm, overrides). A variant's rows have its name as their algorithm
     "trpo-plain": ("trpo", {"normalise": False}),  # no normalisation, as the paper ran it
@@ -194,7 +196,8 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-strict": ("mki", {"easing": 0.0}),  # nor where there is less to gain
     "mki-mean-kl": ("mki", {"peak_kl": 0.0}),  # rare states may be moved as far as a step goes
     "mki-rollouts": ("mki", {"forgetting_unit": "rollout"}),  # the past is few whole batches
-    "mki-earlier": ("mki", {"peak_kl": 0.0, "forgetting_unit": "rollout"}),  # without the two
+    "mki-unbounded": ("mki", _UNBOUNDED),  # neither of the two
+    "mki-earlier": ("mki", {**_UNBOUNDED, "easing": 0.0, "cooling": 20, "std_rate": 0.25}),
     "mki-hasty": ("mki", {"gamma": 0.99}),  # looks two thirds as far ahead
     "mki-clipped": ("mki", {"advantage_clip": 3.0}),  # rare advantages count for less
     "mki-quick-critic": ("mki", {"critic_epochs": 2}),
