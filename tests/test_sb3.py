@@ -162,7 +162,7 @@ def test_only_the_documented_keys_are_logged(policy: str, update: str) -> None:
     expected = set(ALWAYS_LOGGED)
     if update == "anchored":
         expected |= {"improve/gain", "improve/trust_region", "improve/step_kl"}
-        expected |= {"improve/step_scale", "memory/usable_share"}
+        expected |= {"improve/step_peak", "improve/step_scale", "memory/usable_share"}
     if policy != "NpPolicy":
         expected.add("memory/effective_neighbours")
     if policy != "NearestPolicy":
