@@ -67,7 +67,7 @@ def test_no_improved_memory_is_moved_further_than_told(policy: str) -> None:
     memory, conditioned = model.policy.memory, model.policy.acting.interpolate
     assert isinstance(conditioned, Anchored)
     young = memory.newest(64)
-    assert 64 < len(memory)
+    assert len(memory) > 64
     states = model.policy.normaliser(memory.column("states"))
     step = conditioned.scale * conditioned.step(states).mean
     each = (step / model.policy.std).square().sum(dim=1) / 2
