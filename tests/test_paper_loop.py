@@ -122,7 +122,8 @@ def test_algorithm_1_line_12_context_holds_states_with_their_improved_means() ->
 
 
 def test_algorithm_1_line_12_context_grows_by_each_batch() -> None:
-    model = IMeL("MkiPolicy", PointEnv(), seed=0, batch_size=20, memory_size=60)
+    told: dict[str, Any] = {"batch_size": 20, "memory_size": 60, "forgetting_unit": "rollout"}
+    model = IMeL("MkiPolicy", PointEnv(), seed=0, **told)
     sizes = []
     for _ in range(4):
         model.learn(20, reset_num_timesteps=False)
