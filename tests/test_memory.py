@@ -155,6 +155,16 @@ def test_an_episode_without_end_loses_its_oldest_part(forgetting: Forgetting) ->
     assert sorted(ids_of(adder.memory)) == list(range(7 * 6 - CAPACITY, 7 * 6))
 
 
+def test_what_an_episode_loses_goes_by_time_wherever_it_lies() -> None:
+    adder = Adder(MemorySettings(forgetting_unit="episode"))
+    adder.add_rows([0] * 10)
+    adder.add_rows([1] * 2 + [0] * 8)
+    adder.add_rows([0] * 3)  # where episode 1 was, and where the first row was: not in order
+    for count in (9, 8, 1):
+        adder.add_rows([0] * count)
+    assert sorted(ids_of(adder.memory)) == list(range(21, 41))
+
+
 @pytest.mark.parametrize("unit", get_args(ForgettingUnit))
 def test_reservoir_keeps_a_uniform_sample_of_the_past(unit: ForgettingUnit) -> None:
     rollouts, room = 400, 80

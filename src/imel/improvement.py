@@ -213,9 +213,13 @@ def confirmed_share(predicted: Tensor, values: Tensor) -> float:
 
 def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:
     """1/T sum_t |mu'_t - mu_t|^2 / (2 sigma_t^2): the mean KL of two policies with equal sigma."""
-    return float(((new_means - means) / stds).double().square().sum(dim=-1).mean() / 2.0)
+    return float(_kl(new_means, means, stds).mean())
 
 
 def peak_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:
     """max_t |mu'_t - mu_t|^2 / (2 sigma_t^2): the largest KL of two policies with equal sigma."""
-    return float(((new_means - means) / stds).double().square().sum(dim=-1).max() / 2.0)
+    return float(_kl(new_means, means, stds).max())
+
+
+def _kl(new_means: Tensor, means: Tensor, stds: Tensor) -> Tensor:  # [T]
+    return ((new_means - means) / stds).double().square().sum(dim=-1) / 2.0
