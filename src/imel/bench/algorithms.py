@@ -184,10 +184,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "np-anchored": ("np", {"preset": "anchored"}),
     # What the default of mki is made of, taken away one at a time; `ridge` is it without its kernel
     "mki-linear": ("mki", {"waves": 0}),  # trends in the state alone
-    "mki-fast-std": ("mki", {"std_rate": 1.0}),
-    "mki-slow-std": ("mki", {"std_rate": 0.25}),
     "mki-fixed-std": ("mki", {"std_mode": "constant"}),
-    "mki-wide": ("mki", {"std": 1.0, "std_of": "dimension"}),  # a sigma of 1 for each dimension
     "mki-narrow": ("mki", {"std": 1.5}),  # half the sigma
     "mki-unsettled": ("mki", {"settling": 1}),  # judged by its last policy
     "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
@@ -199,10 +196,6 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-unbounded": ("mki", _UNBOUNDED),  # neither of the two
     "mki-earlier": ("mki", {**_UNBOUNDED, "easing": 0.0, "cooling": 20, "std_rate": 0.25}),
     "mki-hasty": ("mki", {"gamma": 0.99}),  # looks two thirds as far ahead
-    "mki-clipped": ("mki", {"advantage_clip": 3.0}),  # rare advantages count for less
-    "mki-quick-critic": ("mki", {"critic_epochs": 2}),
-    "mki-forgetful": ("mki", {"memory_size": 1024, "critic_epochs": 48}),  # no batch is used twice
-    "mki-far": ("mki", {"trust_region": 0.1}),
 }
 
 _AS_BEFORE = {"cooling": 0, "improved_size": 0, "easing": 0.0, "peak_kl": 0.0}
