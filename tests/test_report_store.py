@@ -313,6 +313,34 @@ def test_the_ablation_compares_each_variant_with_its_base(results: Results) -> N
     assert variant[3] == "0.00 [0.00, 0.00]"
 
 
+def test_the_ablation_is_drawn_over_all_tasks_and_on_each(results: Results) -> None:
+    report = make_report(results, "trpo", [], "images/")
+    assert "(images/ablations-mki.png)" in report.body
+    drawn = panels(report.figures["ablations-mki.png"])
+    assert list(drawn) == ["all tasks", "hopper"]  # the variant was not run on ant
+    for axes in drawn.values():
+        interval, point, _ = axes.get_lines()
+        (value,), place = point.get_data()
+        assert value == pytest.approx((160 - 20) / (400 - 20) - 1)
+        low, high = interval.get_xdata()
+        assert low < value < high < 0.0
+        assert (list(place), to_hex(point.get_color())) == ([0], "#b2182b")
+    [name] = [label.get_text() for label in drawn["all tasks"].get_yticklabels()]
+    assert name == "mki-slow"
+
+
+def test_a_variant_that_differs_by_chance_is_drawn_without_colour(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, {"hopper": {"mki": [100.0, 120.0, 110.0]}})
+    store.add(random_rows("hopper", 0, 1.0))
+    for seed, value in enumerate([101.0, 119.0, 112.0]):
+        store.add(run_rows("hopper", "mki-slow", seed, value, variant_of="mki"))
+    [figure] = [
+        f for n, f in make_report(gather(store.rows()), "trpo", [], "").figures.items() if "abl" in n
+    ]
+    assert {to_hex(axes.get_lines()[1].get_color()) for axes in figure.axes} == {"#000000"}
+
+
 def test_a_store_without_the_baseline_is_reported_without_comparisons(tmp_path: Path) -> None:
     store = Store(tmp_path)
     fill(store, {"hopper": {"mki": [1.0, 2.0], "np": [3.0]}})
@@ -360,6 +388,7 @@ def test_the_same_rows_give_the_same_files(
         "curves-evaluation.png",
         "scores.png",
         "profile.png",
+        "ablations-mki.png",
     }
     assert f"{store}/report/report.md" in capsys.readouterr().out
     assert main(["report", str(store), "--out", str(tmp_path / "again")]) == 0
@@ -389,7 +418,7 @@ def test_a_report_goes_into_a_page_between_its_marks_as_often_as_one_likes(
     assert text.endswith("\n<!-- report: end -->\n\nafter\n")
     assert "What was there before" not in text
     assert "(images/scores.png)" in text
-    assert sorted(path.suffix for path in images.iterdir()) == [".png"] * 5
+    assert sorted(path.suffix for path in images.iterdir()) == [".png"] * 6
     assert main(command) == 0
     assert page.read_text() == text
     page.write_text("no marks")

@@ -1,4 +1,4 @@
-"""Figures over all tasks: normalised scores with intervals, and performance profiles."""
+"""Figures over all tasks: normalised scores, performance profiles, and what variants change."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from matplotlib.figure import Figure
 
 from imel.report.names import Styles, algorithm_name, legend_handles, styles
 from imel.report.results import Results
-from imel.report.scores import Scale, overall, profile
+from imel.report.scores import Scale, overall, overall_difference, profile
 
 _TITLES = {"evaluated": "deterministic return", "explored": "training return, last 10 % of steps"}
 _THRESHOLDS = 100
 _FARTHEST = 3.0
 """A profile is drawn up to this multiple of the reference, if any score goes so far."""
 _GREY = "#8c8c8c"
+_WORSE, _BETTER = "#b2182b", "#2166ac"
+_LARGEST_CHANGE = 1.2
+"""Of a variant's score, in units of its base's: intervals are cut off there."""
 
 
 def scores_figure(
@@ -97,8 +100,48 @@ def profile_figure(
     return figure
 
 
-def _mark_levels(axes: Axes) -> None:
-    for level in (0.0, 1.0):
+def ablation_figure(chosen: Sequence[Scale], base: str, variants: Sequence[str]) -> Figure:
+    """By how much each variant's score differs from its base's, over all tasks and on each."""
+    shown = [s for s in chosen if any(s.scores(label) is not None for label in variants)]
+    panels = {"all tasks": shown} | {scale.task.task: [scale] for scale in shown}
+    size = (1.5 * len(panels) + 1.6, 0.28 * len(variants) + 1.5)
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(
+        f"score less that of {algorithm_name(base)} (0 random, 1 {algorithm_name(base)}), "
+        "95 % interval; in colour where it excludes zero",
+        fontsize=11,
+    )
+    every = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True).flat
+    for axes, (title, compared) in zip(every, panels.items(), strict=True):
+        axes.set_title(title, fontsize=9)
+        _draw_changes(axes, compared, base, variants)
+    left = figure.axes[0]
+    left.set_yticks(range(len(variants)), [algorithm_name(label) for label in variants])
+    left.set_ylim(len(variants) - 0.5, -0.5)
+    reach = max(float(np.abs(axes.dataLim.intervalx).max()) for axes in figure.axes)
+    reach = min(1.05 * max(reach, 0.1), _LARGEST_CHANGE)
+    left.set_xlim(-reach, reach)
+    return figure
+
+
+def _draw_changes(
+    axes: Axes, compared: Sequence[Scale], base: str, variants: Sequence[str]
+) -> None:
+    for place, label in enumerate(variants):
+        change = overall_difference(compared, label, base)
+        if change is None:
+            continue
+        colour = "black"
+        if change.excludes(0.0):
+            colour = _BETTER if change.value > 0.0 else _WORSE
+        axes.plot([change.low, change.high], [place, place], color=colour, linewidth=1.6, alpha=0.7)
+        axes.plot(change.value, place, "o", color=colour, markersize=4.5)
+    _mark_levels(axes, [0.0])
+
+
+def _mark_levels(axes: Axes, levels: Sequence[float] = (0.0, 1.0)) -> None:
+    for level in levels:
         axes.axvline(level, color=_GREY, linewidth=0.9, linestyle=(0, (4, 4)), zorder=0)
     axes.grid(alpha=0.25)
     axes.tick_params(labelsize=9)

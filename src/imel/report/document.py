@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from matplotlib.figure import Figure
 
 from imel.errors import ImelError
-from imel.report.aggregate import profile_figure, scores_figure
+from imel.report.aggregate import ablation_figure, profile_figure, scores_figure
 from imel.report.learning_curves import EVALUATION, PAPER, TRAINING, curves_figure
 from imel.report.markdown import ablation_table, comparison_table, scores_table, task_table
 from imel.report.names import algorithm_name, short_steps
@@ -67,7 +67,9 @@ def make_report(results: Results, baseline: str, against: Sequence[str], images:
         notes += [f"not in the scores over all tasks: {reason}" for reason in reasons]
         sections.append(text)
     if results.variants:
-        sections.append(_ablation_section(results))
+        text, drawn = _ablation_section(results, images)
+        figures |= drawn
+        sections.append(text)
     sections.append(_provenance_section(results, notes))
     return Report("\n\n".join(sections) + "\n", figures, tuple(notes))
 
@@ -169,18 +171,23 @@ def _scores_section(
     return "\n\n".join(parts), figures, reasons
 
 
-def _ablation_section(results: Results) -> str:
+def _ablation_section(results: Results, images: str) -> tuple[str, dict[str, Figure]]:
     parts = [
         "## Ablations",
         "Each variant differs from its base in what its name says. The difference over all tasks "
-        "is one of scores in which 0 is acting at random and 1 is the base.",
+        "is one of scores in which 0 is acting at random and 1 is the base; it is over the tasks "
+        "the variant was run on.",
     ]
-    bases = dict.fromkeys(results.variants.values())
-    for base in bases:
+    figures: dict[str, Figure] = {}
+    for base in dict.fromkeys(results.variants.values()):
         variants = [label for label, of in results.variants.items() if of == base]
         chosen, _ = scales(results, base, "evaluated")
         parts.append("\n".join(ablation_table(results, chosen, base, variants)))
-    return "\n\n".join(parts)
+        if chosen:
+            name = f"ablations-{base}.png"
+            figures[name] = ablation_figure(chosen, base, variants)
+            parts.append(f"![Variants of {algorithm_name(base)} beside it]({images}{name})")
+    return "\n\n".join(parts), figures
 
 
 def _provenance_section(results: Results, notes: Sequence[str]) -> str:
