@@ -340,6 +340,24 @@ def test_a_variant_that_differs_by_chance_is_drawn_without_colour(tmp_path: Path
     assert {to_hex(axes.get_lines()[1].get_color()) for axes in figure.axes} == {"#000000"}
 
 
+def test_a_variant_is_drawn_wherever_it_is_and_not_where_its_base_was_not_run(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    fill(store, {"ant": {"mki": [100.0, 120.0, 110.0]}})
+    store.add(random_rows("ant", 0, 10.0))
+    store.add(run_rows("hopper", "mki-slow", 0, 5.0, variant_of="mki"))
+    report = make_report(gather(store.rows()), "trpo", [], "")
+    assert not [name for name in report.figures if name.startswith("ablations")]
+    assert "ablations-mki.png" not in report.body
+    store.add(run_rows("ant", "mki-slow", 0, 910.0, variant_of="mki"))  # nine times the base
+    figure = make_report(gather(store.rows()), "trpo", [], "").figures["ablations-mki.png"]
+    assert list(panels(figure)) == ["all tasks", "ant"]
+    low, high = figure.axes[0].get_xlim()
+    assert low < -8.0
+    assert high > 8.0
+
+
 def test_a_store_without_the_baseline_is_reported_without_comparisons(tmp_path: Path) -> None:
     store = Store(tmp_path)
     fill(store, {"hopper": {"mki": [1.0, 2.0], "np": [3.0]}})

@@ -19,8 +19,6 @@ _FARTHEST = 3.0
 """A profile is drawn up to this multiple of the reference, if any score goes so far."""
 _GREY = "#8c8c8c"
 _WORSE, _BETTER = "#b2182b", "#2166ac"
-_LARGEST_CHANGE = 1.2
-"""Of a variant's score, in units of its base's: intervals are cut off there."""
 
 
 def scores_figure(
@@ -102,8 +100,7 @@ def profile_figure(
 
 def ablation_figure(chosen: Sequence[Scale], base: str, variants: Sequence[str]) -> Figure:
     """By how much each variant's score differs from its base's, over all tasks and on each."""
-    shown = [s for s in chosen if any(s.scores(label) is not None for label in variants)]
-    panels = {"all tasks": shown} | {scale.task.task: [scale] for scale in shown}
+    panels = {"all tasks": chosen} | {scale.task.task: [scale] for scale in chosen}
     size = (1.5 * len(panels) + 1.6, 0.28 * len(variants) + 1.5)
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
@@ -120,8 +117,7 @@ def ablation_figure(chosen: Sequence[Scale], base: str, variants: Sequence[str])
     left.set_yticks(range(len(variants)), [algorithm_name(label) for label in variants])
     left.set_ylim(len(variants) - 0.5, -0.5)
     reach = max(float(np.abs(axes.dataLim.intervalx).max()) for axes in figure.axes)
-    reach = min(1.05 * max(reach, 0.1), _LARGEST_CHANGE)
-    left.set_xlim(-reach, reach)
+    left.set_xlim(-1.05 * max(reach, 0.1), 1.05 * max(reach, 0.1))
     return figure
 
 

@@ -183,9 +183,10 @@ def _ablation_section(results: Results, images: str) -> tuple[str, dict[str, Fig
         variants = [label for label, of in results.variants.items() if of == base]
         chosen, _ = scales(results, base, "evaluated")
         parts.append("\n".join(ablation_table(results, chosen, base, variants)))
-        if chosen:
+        shared = [s for s in chosen if any(s.scores(label) is not None for label in variants)]
+        if shared:
             name = f"ablations-{base}.png"
-            figures[name] = ablation_figure(chosen, base, variants)
+            figures[name] = ablation_figure(shared, base, variants)
             parts.append(f"![Variants of {algorithm_name(base)} beside it]({images}{name})")
     return "\n\n".join(parts), figures
 
