@@ -289,13 +289,32 @@ def test_rows_come_back_as_they_were_stored(tmp_path: Path) -> None:
     runs = [curve(seed=1), curve(seed=0), curve(seed=0, task="module:Env/it-v0")]
     for rows in runs:
         store.add(rows)
-    assert sorted(map(identity, store.rows())) == sorted(identity(r) for run in runs for r in run)
+    assert store.rows() == [row for run in (runs[1], runs[0], runs[2]) for row in run]
     assert store.final_row("hopper", "mki", "ab", 1, 100) == runs[0][-1]
     assert store.finished("module:Env/it-v0", "mki", "ab", 0, 100)
     for other in [("ant", "mki", "ab", 1, 100), ("hopper", "np", "ab", 1, 100)]:
         assert not store.finished(*other)
     for other in [("hopper", "mki", "a", 1, 100), ("hopper", "mki", "ab", 1, 10)]:
         assert not store.finished(*other)
+
+
+def test_what_is_the_same_in_all_rows_of_a_run_is_written_once(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first, last = curve()
+    middle = {**first, "step": 70, "seconds": 2.0}
+    path = store.add([first, middle, last])
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[0] == first
+    changing = {"step", "seconds", "eval_return", "final"}
+    assert all(changing <= set(line) for line in lines[1:])
+    assert not any({"task", "settings_hash", "seed"} & set(line) for line in lines[1:])
+    assert store.rows() == [first, middle, last]
+
+
+def test_rows_that_repeat_everything_are_read_too(tmp_path: Path) -> None:
+    rows = curve(seed=3)
+    (tmp_path / "older.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert Store(tmp_path).rows() == rows
 
 
 def test_a_torn_last_line_is_ignored_and_its_run_is_not_finished(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 A file appears whole, under a name of its own, when its run has ended; so writers need no lock,
 stores of several machines merge by copying, and a run that was killed has left nothing behind. A
 run is finished when its last row is there; a failed one is a single row with its error.
+
+What is the same in all rows of a run, such as its settings and versions, is written in its first
+row alone: it is most of a row.
 """
 
 from __future__ import annotations
@@ -38,7 +41,10 @@ class Store:
 
     def add(self, rows: Sequence[Row]) -> Path:
         """Write the rows of one run, all or nothing; the file they are in."""
-        content = "".join(json.dumps(row) + "\n" for row in rows)
+        first = rows[0]
+        changing = [name for name in first if any(row[name] != first[name] for row in rows)]
+        written = [first, *({name: row[name] for name in changing} for row in rows[1:])]
+        content = "".join(json.dumps(row) + "\n" for row in written)
         # The time orders repeated runs, the random part keeps simultaneous writers apart
         unique = f"{time.time_ns()}-{secrets.token_hex(4)}"
         target = self.folder / f"{_stem(identity(rows[0]))}-{unique}.jsonl"
@@ -74,10 +80,10 @@ def _stem(run: tuple[object, ...]) -> str:
 
 def _read(path: Path) -> list[Row]:
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    rows = []
+    rows: list[Row] = []
     for number, line in enumerate(lines, start=1):
         try:
-            row = json.loads(line)
+            row = {**(rows[0] if rows else {}), **json.loads(line)}
             identity(row)
             rows.append(row)
         except (json.JSONDecodeError, TypeError, KeyError):
