@@ -28,7 +28,7 @@ from imel.bench.pool import Failure
 from imel.bench.processes import Processes
 from imel.bench.provenance import provenance
 from imel.bench.run import EPISODES, FINAL_EPISODES, Run, train
-from imel.bench.store import Row, Store, identity
+from imel.bench.store import Row, Store
 from imel.bench.tasks import TASKS, WithoutBodyMasses, find_task
 from imel.checkpoint import library_versions
 from imel.cli.main import main
