@@ -340,6 +340,18 @@ def test_a_variant_that_differs_by_chance_is_drawn_without_colour(tmp_path: Path
     assert {to_hex(axes.get_lines()[1].get_color()) for axes in figure.axes} == {"#000000"}
 
 
+def test_mki_without_its_kernel_is_an_algorithm_and_a_row_of_the_ablations(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    fill(store, {"hopper": {"mki": [100.0, 120.0], "ridge": [70.0, 80.0], "np": [1.0, 2.0]}})
+    store.add(random_rows("hopper", 0, 1.0))
+    store.add(run_rows("hopper", "mki-slow", 0, 90.0, variant_of="mki"))
+    body = make_report(gather(store.rows()), "trpo", [], "").body
+    ablations = [row[0] for row in rows_of(body, "## Ablations")[2:]]
+    assert ablations == ["IMeL, MKI", "mki-slow", "IMeL, ridge"]
+    compared = [row[0] for row in rows_of(body, "### Hopper (11, 3)")[2:]]
+    assert compared == ["IMeL, MKI", "IMeL, NP", "IMeL, ridge", "random"]
+
+
 def test_a_variant_is_drawn_wherever_it_is_and_not_where_its_base_was_not_run(
     tmp_path: Path,
 ) -> None:
