@@ -23,7 +23,7 @@ from imel.bench.tasks import find_task
 from imel.errors import ImelError
 
 Figures = dict[str, float]
-LEARNERS = ("mki", "np", "anp", "regressor", "nearest", "trpo", "trpo-8", "ppo")
+LEARNERS = ("mki", "np", "anp", "regressor", "nearest", "ridge", "trpo", "trpo-8", "ppo")
 """What is run on every task beside the bare environments; trpo-8 has as many of them as IMeL."""
 FORMS = ("compiled", "torch", "matrix")
 """Ways to leave every episode out: with Numba, without, and as the full masked matrix."""

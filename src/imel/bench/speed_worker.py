@@ -25,8 +25,8 @@ from imel.memory import Memory
 from imel.updates import anchored, plain
 
 _N_ENVS = 8
-_WARM_UP = 9216
-"""Steps before the clock starts: the memory is full by then, and what is compiled is."""
+_WARM_UP = 2048
+"""Steps with a full memory before the clock starts: what is to be compiled is by then."""
 _RANDOM_ACTIONS = 256
 
 Figures = dict[str, float]
@@ -52,15 +52,16 @@ def environments(task: str, steps: int) -> Figures:
 
 
 def learning(task: str, algorithm: str, steps: int) -> Figures:
-    """An algorithm from its second iteration on; IMeL's seconds by what they are spent on."""
+    """An algorithm once its memory, if any, is full; IMeL's seconds by what they are spent on."""
     found, overrides = find_task(task), {}
     if algorithm == "trpo-8":
         algorithm, published = "trpo", find_algorithm("trpo").settings(found, {})
         batch = published["n_envs"] * published.get("n_steps", 2048)
         overrides = {"n_envs": _N_ENVS, "n_steps": batch // _N_ENVS}
     kind = find_algorithm(algorithm)
-    model = kind.make(found, kind.settings(found, overrides), seed=0)
-    model.learn(min(_WARM_UP, steps))
+    settings = kind.settings(found, overrides)
+    model = kind.make(found, settings, seed=0)
+    model.learn(min(settings.get("memory_size", 0) + _WARM_UP, 2 * steps))
     done = model.num_timesteps
     clock = Clock()
     with clock.attached(model) if isinstance(model, IMeL) else _nothing():
