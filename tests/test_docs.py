@@ -79,8 +79,7 @@ def test_the_python_of_every_page_runs(tmp_path: Path) -> None:
 
 
 SHORTER = {
-    "--total-timesteps 60000": "--total-timesteps 3072 --eval-episodes 1",
-    "--checkpoint-every 5": "--checkpoint-every 1",
+    "--total-timesteps 60000": "--total-timesteps 3072 --eval-episodes 1 --checkpoint-every 1",
     "imel eval runs/tutorial": "imel eval runs/tutorial --episodes 1",
     "over = terminated or truncated": "over = len(states) > 40",
     "--tasks mountaincar": "--tasks Pendulum-v1 --steps 2048 --jobs 1",
