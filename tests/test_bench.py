@@ -158,11 +158,12 @@ def test_overrides_reach_settings_options_and_preset_and_change_the_hash() -> No
     assert len(digests) == 3
     assert settings_hash(task, plain | {"std": 1}) == settings_hash(task, plain | {"std": 1.0})
     # What was made before there was such a setting is known again, what is made with it is another
-    young = {"cooling": 0, "improved_size": 0, "easing": 0.0, "peak_kl": 0.0}
+    changes = {"cooling": 5, "improved_size": 9, "easing": 1.0, "easing_floor": 0.5, "peak_kl": 9.0}
+    young = dict.fromkeys(changes, 0)
     former = plain | young
     before = {name: value for name, value in former.items() if name not in young}
     assert settings_hash(task, before) == settings_hash(task, former)
-    for name, value in {"cooling": 5, "improved_size": 9, "easing": 1.0, "peak_kl": 9.0}.items():
+    for name, value in changes.items():
         assert settings_hash(task, former | {name: value}) != settings_hash(task, former)
     without = {name: value for name, value in plain.items() if name != "std"}
     assert settings_hash(task, plain | {"std": None}) != settings_hash(task, without)

@@ -39,6 +39,9 @@ class ImprovementSettings:
     """How much shorter steps are where there is less to gain than before: the trust region times
     this power of the deviation of advantages, as a share of its mean so far and at most 1. The
     penalty on what trends hold falls alike, and with time. With 0 neither does."""
+    easing_floor: float = 0.0
+    """The least share of the trust region that `easing` leaves: how far advantages deviate says
+    how much single actions matter now, not how much there is still to be found."""
     peak_kl: float = 0.0
     """At none of the memories it improves may an anchored update move the policy by a KL of more
     than so many trust regions: the mean hardly tells what becomes of rare states, such as those

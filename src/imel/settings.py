@@ -33,6 +33,7 @@ _RANGES = {
     "settling": (1, 2**31),
     "cooling": (0, 2**31),
     "easing": (0.0, 10.0),
+    "easing_floor": (0.0, 1.0),
     "peak_kl": (0.0, 1e30),
     "gradient_steps": (0, 2**31),
     "max_grad_norm": (1e-9, 1e30),

@@ -141,7 +141,8 @@ def _shorten_step(model: Learner, advantages: Tensor) -> None:
     if math.isfinite(gain):
         usual.update(torch.tensor([[gain]], dtype=torch.float64))
     share = eased_share(gain, float(usual.mean), settings.easing)
-    model.trust_region = share * cooled(model.trust_region, model.iteration, settings.cooling)
+    region = cooled(model.trust_region, model.iteration, settings.cooling)
+    model.trust_region = max(share, settings.easing_floor) * region
     if isinstance(policy, TrendedPolicy):
         policy.hold(share * held_share(model.iteration, settings.easing))
     model.logger.record("improve/gain", gain)
