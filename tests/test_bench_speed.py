@@ -208,11 +208,22 @@ def test_the_command_writes_all_files_and_the_page_between_its_marks(tmp_path: P
     assert len(rows) == len(Plan(("hopper",)).cells())
 
 
+@pytest.mark.usefixtures("_invented")
+def test_only_some_algorithms_can_be_timed(tmp_path: Path) -> None:
+    chosen = ["--tasks", "hopper", "--algorithms", "ridge", "trpo", "--repetitions", "1"]
+    assert main(["bench", "speed", *chosen, "--out", str(tmp_path)]) == 0
+    rows = json.loads((tmp_path / "speed.json").read_text())["rows"]
+    learners = [row["algorithm"] for row in rows if row["what"] == "learning"]
+    assert learners == ["ridge", "trpo"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
         (["--steps", "0"], "steps=0 must be at least 1"),
         (["--tasks", "hoper"], "did you mean 'hopper'?"),
+        (["--algorithms", "rigde"], "did you mean 'ridge'?"),
+        (["--algorithms"], "--algorithms names none"),
         (["--into", "nowhere.md"], "nowhere.md"),
         (["--repetition", "1"], "did you mean '--repetitions'?"),
     ],

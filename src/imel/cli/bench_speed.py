@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-from imel.bench.speed import Cell, Figures, Plan, measure
+from imel.bench.speed import LEARNERS, Cell, Figures, Plan, measure
 from imel.bench.tasks import TASKS
 from imel.cli.arguments import parse
 from imel.cli.marks import around_marks
@@ -31,6 +31,7 @@ so ratios hold on a machine that does other things as well; seconds are of the p
 examples:
   imel bench speed                              all tasks: about an hour
   imel bench speed --tasks halfcheetah hopper
+  imel bench speed --algorithms mki trpo --out runs/speed
   imel bench speed --out docs/images/speed --into docs/performance.md"""
 
 
@@ -40,6 +41,8 @@ class SpeedArguments:
 
     tasks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK ...")] = tuple(TASKS)
     """Tasks by name, or other environments by their Gymnasium id."""
+    algorithms: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = LEARNERS
+    """What is timed beside the bare environments; trpo-8 is TRPO with as many of them as IMeL."""
     steps: Annotated[int, tyro.conf.arg(metavar="N")] = 10_000
     """Environment steps that are timed, after a warm-up."""
     repetitions: Annotated[int, tyro.conf.arg(metavar="N")] = 3
@@ -58,8 +61,9 @@ def run(argv: Sequence[str]) -> int:
     for name in ("steps", "repetitions"):
         if getattr(arguments, name) < 1:
             raise SettingsError(f"{name}={getattr(arguments, name)} must be at least 1")
-    if not arguments.tasks:
-        raise SettingsError("--tasks names none")
+    for name in ("tasks", "algorithms"):
+        if not getattr(arguments, name):
+            raise SettingsError(f"--{name} names none")
     page = arguments.into or arguments.out / "speed.md"
     # First, so that a page without marks is refused before anything is measured
     before, after = around_marks(page, "speed") if arguments.into else ("# Speed\n\n", "")
@@ -79,13 +83,18 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _plan(arguments: SpeedArguments) -> Plan:
-    plan = Plan(arguments.tasks, steps=arguments.steps, repetitions=arguments.repetitions)
+    plan = Plan(
+        arguments.tasks,
+        arguments.algorithms,
+        steps=arguments.steps,
+        repetitions=arguments.repetitions,
+    )
     if not arguments.quick:
         return plan
     return replace(
         plan,
         tasks=arguments.tasks[:1],
-        learners=("mki",),
+        learners=arguments.algorithms[:1],
         steps=min(arguments.steps, 1024),
         repetitions=1,
         sizes=(1_000,),
