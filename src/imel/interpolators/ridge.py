@@ -91,6 +91,7 @@ class Ridge(Weighted):
         ridge = self.penalty * torch.eye(len(design.gram), dtype=torch.double, device=values.device)
         self._factor = torch.linalg.cholesky(design.gram + ridge)
         self.slope = torch.cholesky_solve(projected, self._factor).to(values.dtype)
+        self._fitted: Tensor | None = None
 
     def __call__(self, states: Tensor) -> Prediction:
         """The fitted surface."""
@@ -98,8 +99,10 @@ class Ridge(Weighted):
         return Prediction(torch.addmm(self.offset, features, self.slope))
 
     def fitted(self) -> Tensor:
-        """The surface at the memories it was fitted to."""  # [N, d_v]
-        return torch.addmm(self.offset, self._design.features, self.slope)
+        """The surface at the memories it was fitted to, which an update asks for many times."""
+        if self._fitted is None:
+            self._fitted = torch.addmm(self.offset, self._design.features, self.slope)
+        return self._fitted  # [N, d_v]
 
     def left(self) -> Tensor:
         """What it leaves of their values."""  # [N, d_v]
