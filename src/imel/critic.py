@@ -56,7 +56,8 @@ def fit_critic(
         losses = []
         order = torch.randperm(states.shape[0], generator=generator).to(states.device)
         for rows in torch.split(order, size):
-            losses.append(differentiate(layers, states[rows], returns[rows]))
+            batch = states.index_select(0, rows), returns.index_select(0, rows)
+            losses.append(differentiate(layers, *batch))
             optimizer.step()
     return float(torch.stack(losses).mean()) if losses else 0.0
 

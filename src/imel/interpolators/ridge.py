@@ -59,15 +59,23 @@ class Design:
         self.basis, self.states = basis, states
         features = basis(states)  # [N, d_phi]
         self.centre = features.sum(dim=0) / max(1, features.shape[0])
-        self.features = features - self.centre
+        self.features = features.sub_(self.centre)
         # In double precision: eigenvalues of a memory range over many orders of magnitude
         self.double = self.features.double()
         self.gram = gram(self.double)  # [d_phi, d_phi]
+        self._factors: dict[float, Tensor] = {}
 
     @property
     def unit(self) -> float:
         """The mean eigenvalue, in which penalties are counted."""
         return float(self.gram.diagonal().mean().clamp_min(1e-12))
+
+    def factor(self, penalty: float) -> Tensor:
+        """Cholesky's of the Gram matrix with this on its diagonal; several trends share it."""
+        if penalty not in self._factors:
+            shrinking = torch.full_like(self.gram.diagonal(), penalty).diag()
+            self._factors[penalty] = torch.linalg.cholesky(self.gram + shrinking)
+        return self._factors[penalty]
 
 
 class Ridge(Weighted):
@@ -88,8 +96,7 @@ class Ridge(Weighted):
         self.penalty = (
             _best_penalty(design, projected, centred) if penalty is None else penalty * design.unit
         )
-        ridge = self.penalty * torch.eye(len(design.gram), dtype=torch.double, device=values.device)
-        self._factor = torch.linalg.cholesky(design.gram + ridge)
+        self._factor = design.factor(self.penalty)
         self.slope = torch.cholesky_solve(projected, self._factor).to(values.dtype)
         self._fitted: Tensor | None = None
 
