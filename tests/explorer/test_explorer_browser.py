@@ -91,6 +91,16 @@ class Visit:
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).inner_text())
 
+    def click_memory(self, row: int) -> str:
+        """Click a memory on the map, once it answers to the mouse; what the map says of it."""
+        box = self.box()
+        x, y = self.page.evaluate(f"window.imelExplorer.map.plot.getScreenPosition({row})")
+        self.page.mouse.move(box["x"] + x, box["y"] + y, steps=4)
+        self.page.wait_for_selector("#tooltip:not([hidden])")
+        told = self.text("#tooltip")
+        self.page.mouse.click(box["x"] + x, box["y"] + y)
+        return told
+
     def wait_for_episode(self) -> None:
         """The policy is played when the page opens; wait until that is over."""
         self.page.wait_for_function(
@@ -174,12 +184,7 @@ def test_points_are_lit_where_the_map_draws_them(visit: Visit) -> None:
 
 def test_a_click_on_the_map_selects_a_memory_and_escape_clears_it(visit: Visit) -> None:
     page = visit.page
-    box = visit.box()
-    x, y = page.evaluate("window.imelExplorer.map.plot.getScreenPosition(17)")
-    page.mouse.move(box["x"] + x, box["y"] + y, steps=4)
-    page.wait_for_selector("#tooltip:not([hidden])")
-    assert "episode" in visit.text("#tooltip")
-    page.mouse.click(box["x"] + x, box["y"] + y)
+    assert "episode" in visit.click_memory(17)
     page.wait_for_selector("#forget")
     assert "1 memory selected" in visit.text("#edit-bar")
     page.keyboard.press("a")
@@ -315,9 +320,7 @@ def test_a_policy_without_weights_shows_its_actions_and_says_so(
         assert not page.locator("#arrows-holder").is_visible()
         assert page.locator("#familiarity").is_visible()
         assert page.evaluate("window.imelExplorer.map.x.length") == 384
-        box = visit.box()
-        x, y = page.evaluate("window.imelExplorer.map.plot.getScreenPosition(17)")
-        page.mouse.click(box["x"] + x, box["y"] + y)
+        visit.click_memory(17)
         page.wait_for_selector("#forget")
         before = page.evaluate("window.imelExplorer.answer.mean")
         page.keyboard.press("f")
