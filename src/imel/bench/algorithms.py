@@ -172,7 +172,6 @@ ALGORITHMS: dict[str, Algorithm] = {
     "random": Chance(),
 }
 
-_BEFORE = "mki-unfloored"
 _UNBOUNDED = {"peak_kl": 0.0, "forgetting_unit": "rollout"}
 
 VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
@@ -180,24 +179,22 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "trpo-plain": ("trpo", {"normalise": False}),  # no normalisation, as the paper ran it
     "mki-paper": ("mki", {"preset": "paper"}),
     "mki-plain": ("mki", {"preset": "plain"}),
-    "np-anchored": ("np", {"preset": "anchored", "easing_floor": 0.0}),
-    _BEFORE: ("mki", {"easing_floor": 0.0}),  # steps may become as short as there is little to gain
-    "ridge-unfloored": ("ridge", {"easing_floor": 0.0}),
-    # What the default of mki was made of before that floor, taken away one at a time;
-    # `ridge-unfloored` is it without its kernel
-    "mki-linear": (_BEFORE, {"waves": 0}),  # trends in the state alone
-    "mki-fixed-std": (_BEFORE, {"std_mode": "constant"}),
-    "mki-narrow": (_BEFORE, {"std": 1.5}),  # half the sigma
-    "mki-unsettled": (_BEFORE, {"settling": 1}),  # judged by its last policy
-    "mki-fifo": (_BEFORE, {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
-    "mki-all-improved": (_BEFORE, {"improved_size": 0}),  # the past teaches, too
-    "mki-warm": (_BEFORE, {"cooling": 0}),  # steps do not grow shorter with time
-    "mki-strict": (_BEFORE, {"easing": 0.0}),  # nor where there is less to gain
-    "mki-mean-kl": (_BEFORE, {"peak_kl": 0.0}),  # rare states may be moved as far as a step goes
-    "mki-rollouts": (_BEFORE, {"forgetting_unit": "rollout"}),  # the past is few whole batches
-    "mki-unbounded": (_BEFORE, _UNBOUNDED),  # neither of the two
-    "mki-earlier": (_BEFORE, {**_UNBOUNDED, "easing": 0.0, "cooling": 20, "std_rate": 0.25}),
-    "mki-hasty": (_BEFORE, {"gamma": 0.99}),  # looks only as far ahead as trpo
+    "np-anchored": ("np", {"preset": "anchored"}),
+    # What the default of mki is made of, taken away one at a time; `ridge` is it without its kernel
+    "mki-linear": ("mki", {"waves": 0}),  # trends in the state alone
+    "mki-fixed-std": ("mki", {"std_mode": "constant"}),
+    "mki-narrow": ("mki", {"std": 1.5}),  # half the sigma
+    "mki-unsettled": ("mki", {"settling": 1}),  # judged by its last policy
+    "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
+    "mki-all-improved": ("mki", {"improved_size": 0}),  # the past teaches, too
+    "mki-warm": ("mki", {"cooling": 0}),  # steps do not grow shorter with time
+    "mki-strict": ("mki", {"easing": 0.0}),  # nor where there is less to gain
+    "mki-floored": ("mki", {"easing_floor": 0.1}),  # nor ever to less than a tenth by that
+    "mki-mean-kl": ("mki", {"peak_kl": 0.0}),  # rare states may be moved as far as a step goes
+    "mki-rollouts": ("mki", {"forgetting_unit": "rollout"}),  # the past is few whole batches
+    "mki-unbounded": ("mki", _UNBOUNDED),  # neither of the two
+    "mki-earlier": ("mki", {**_UNBOUNDED, "easing": 0.0, "cooling": 20, "std_rate": 0.25}),
+    "mki-hasty": ("mki", {"gamma": 0.99}),  # looks only as far ahead as trpo
 }
 
 _AS_BEFORE = {

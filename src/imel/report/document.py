@@ -29,7 +29,7 @@ _CURVES = {
     "curves-evaluation.png": EVALUATION,
 }
 _DOTS_PER_INCH = 130
-_LESS_A_PART = {"ridge": "mki", "ridge-unfloored": "mki-unfloored"}
+_LESS_A_PART = {"ridge": "mki"}
 """Algorithms that are another one without a part of it: they are rows of its ablations, too."""
 _ENOUGH = 5
 """Seeds below which a bootstrap says little."""
