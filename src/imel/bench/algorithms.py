@@ -189,7 +189,7 @@ VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "mki-all-improved": ("mki", {"improved_size": 0}),  # the past teaches, too
     "mki-warm": ("mki", {"cooling": 0}),  # steps do not grow shorter with time
     "mki-strict": ("mki", {"easing": 0.0}),  # nor where there is less to gain
-    "mki-floored": ("mki", {"easing_floor": 0.1}),  # nor ever to less than a tenth by that
+    "mki-floored": ("mki", {"easing_floor": 0.1}),  # there they do, but to a tenth at most
     "mki-mean-kl": ("mki", {"peak_kl": 0.0}),  # rare states may be moved as far as a step goes
     "mki-rollouts": ("mki", {"forgetting_unit": "rollout"}),  # the past is few whole batches
     "mki-unbounded": ("mki", _UNBOUNDED),  # neither of the two

@@ -58,6 +58,6 @@ def _algorithms(name: str, quick: bool) -> tuple[str, ...]:
         learned = ("mki", "trpo") if quick else ("ridge", "mki", "np", "regressor", "trpo", "ppo")
         return (*learned, "random")
     if name == "ablation":
-        bases = [base for base, _ in VARIANTS.values()]
-        return (*dict.fromkeys([*bases, *VARIANTS]), "random")  # a base may be a variant itself
+        bases = dict.fromkeys(base for base, _ in VARIANTS.values())
+        return (*bases, *VARIANTS, "random")
     return ("random",)

@@ -59,7 +59,7 @@ class Design:
         self.basis, self.states = basis, states
         features = basis(states)  # [N, d_phi]
         self.centre = features.sum(dim=0) / max(1, features.shape[0])
-        self.features = features.sub_(self.centre)
+        self.features = features.sub_(self.centre)  # nobody else has them
         # In double precision: eigenvalues of a memory range over many orders of magnitude
         self.double = self.features.double()
         self.gram = gram(self.double)  # [d_phi, d_phi]
