@@ -8,28 +8,12 @@ stands in for the rest of the return (paper note 12).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 Estimator = Literal["gae", "monte-carlo", "paper"]
-
-
-@dataclass(frozen=True)
-class AdvantageSettings:
-    """How good an action was (Alg. 3)."""
-
-    gamma: float = 0.99
-    """Discount factor."""
-    gae_lambda: float = 0.9
-    """Trace decay of GAE: 0 trusts the critic, 1 trusts the sampled return."""
-    advantage: Estimator = "gae"
-    """`gae`: standard GAE on rewards. `monte-carlo`: return minus value. `paper`: Algorithm 3 to
-    the letter, which hands GAE the return in the reward's place (paper note 4)."""
-    advantage_clip: float = 3.0
-    """Advantages are centred, scaled to unit deviation and clipped at this many deviations."""
 
 
 def discounted_returns(
@@ -74,16 +58,17 @@ def estimate_advantages(
     next_values: Tensor,
     terminated: Tensor,
     ended: Tensor,
-    settings: AdvantageSettings,
+    gamma: float,
+    gae_lambda: float,
+    estimator: Estimator,
 ) -> tuple[Tensor, Tensor]:
     """Alg. 3: the advantages A_{0:T} and the returns the critic is to learn, both [T, E]."""
-    gamma, gae_lambda = settings.gamma, settings.gae_lambda
-    if settings.advantage == "gae":  # Paper note 4: rewards, not returns, go into GAE
+    if estimator == "gae":  # Paper note 4: rewards, not returns, go into GAE
         advantages = generalised_advantages(
             rewards, values, next_values, terminated, ended, gamma, gae_lambda
         )
         return advantages, advantages + values
-    if settings.advantage == "monte-carlo":  # Alg. 3, the branch without gae
+    if estimator == "monte-carlo":  # Alg. 3, the branch without gae
         returns = discounted_returns(rewards, next_values, terminated, ended, gamma)
         return returns - values, returns
     # Alg. 3 to the letter: q_t = sum_{l>=1} gamma^l r_{t+l}, and q_t in the reward's place. The

@@ -5,11 +5,9 @@ env -> rollout -> advantages -> improvement -> memory -> interpolator -> policy 
 
 from __future__ import annotations
 
-import inspect
 import time
 import warnings
-from dataclasses import fields
-from typing import Any, ClassVar, Self, overload
+from typing import Any, ClassVar, Self, Unpack, overload
 
 import numpy as np
 import torch
@@ -18,7 +16,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
-from torch import nn
 
 from imel.critic import Critic
 from imel.datasets.source import Dataset
@@ -34,26 +31,27 @@ from imel.errors import (
 from imel.experience import Rollout
 from imel.explain import Explanation, Many, One, Rows, explain
 from imel.kernels import denormals_flushed
-from imel.normaliser import ReturnScale, RunningMoments
+from imel.normaliser import ReturnScale
 from imel.policy import POLICIES, ImelPolicy, check_spaces
+from imel.policy.paper import PaperPolicy
+from imel.policy.ridge import RidgePolicy
 from imel.rollout import EpisodeClock, Sampler, collect
 from imel.saving import SavedAlgorithm
-from imel.schedules import parse_schedule
-from imel.settings import Settings, defaults
-from imel.updates import anchored, plain
-
-_UPDATES = {"plain": plain, "anchored": anchored}
+from imel.settings import FitSettings, Keywords, Settings
+from imel.settings.description import settings_table
+from imel.settings.refusal import refuse_unused
+from imel.updates.paper import PaperUpdate
+from imel.updates.ridge import RidgeUpdate
 
 
 class IMeL(SavedAlgorithm):
     """Improved Memories Learning (arXiv 2008.10433).
 
-    :param policy: `"MkiPolicy"`, `"NpPolicy"`, `"AnpPolicy"`, `"RegressorPolicy"`,
-        `"NearestPolicy"`, `"RidgePolicy"`, or a subclass of `ImelPolicy`
+    :param policy: `"RidgePolicy"`, or one of the paper's: `"MkiPolicy"`, `"NpPolicy"`,
+        `"AnpPolicy"`, `"NearestPolicy"`, `"RegressorPolicy"`; or a subclass of `ImelPolicy`
     :param env: an environment id (then `n_envs` copies are made), an environment, or a vector one
-    :param preset: a named set of settings (`imel.settings.PRESETS`); settings given beside it win
-    :param settings: see `imel.settings.Settings`; what is not given is the policy's recommendation
-    :param policy_kwargs: options of the policy's interpolator
+    :param settings: see the table below; a setting that the policy does not use is refused
+    :param policy_kwargs: options of the policy
     :param sampler: gathers experience elsewhere, such as `imel.distributed.RaySampler`
     :param device: small networks and memories are fastest on the CPU, hence the default
     """
@@ -65,7 +63,6 @@ class IMeL(SavedAlgorithm):
         policy: str | type[ImelPolicy],
         env: GymEnv | str | None,
         *,
-        preset: str | None = None,
         policy_kwargs: dict[str, Any] | None = None,
         sampler: Sampler | None = None,
         stats_window_size: int = 100,
@@ -74,27 +71,23 @@ class IMeL(SavedAlgorithm):
         device: torch.device | str = "cpu",
         seed: int | None = None,
         _init_setup_model: bool = True,
-        **settings: Any,
+        **settings: Unpack[Keywords],
     ) -> None:
         policy_class = self._get_policy_from_name(policy) if isinstance(policy, str) else policy
         if not issubclass(policy_class, ImelPolicy):
             raise SettingsError(
                 f"{policy_class.__name__} is no policy of imel; use one of {', '.join(POLICIES)}"
             )
-        changes = {**defaults(policy_class.recommended, preset, settings), **settings}
-        self.settings = Settings().updated(changes)
-        if self.settings.std_mode == "model" and not policy_class.interpolator_class.predicts_std:
-            raise SettingsError(
-                f"std_mode='model' needs an interpolator with a sigma of its own (NpPolicy, "
-                f"AnpPolicy), which {policy_class.__name__} is not"
-            )
+        refuse_unused(settings, policy_class)
+        self.settings = policy_class.settings_class().updated(settings, policy_class.__name__)
+        policy_class.check_settings(self.settings)
         self.sampler = sampler
         options = dict(policy_kwargs or {})
         policy_class.make_options(options)  # refuse before an environment is made
         super().__init__(
             policy_class,
             _make_env(env, self.settings, sampler),
-            learning_rate=parse_schedule("learning_rate", self.settings.learning_rate),
+            learning_rate=self.settings.critic_learning_rate,
             policy_kwargs=options,
             stats_window_size=stats_window_size,
             tensorboard_log=tensorboard_log,
@@ -103,9 +96,7 @@ class IMeL(SavedAlgorithm):
             support_multi_env=True,
             seed=seed,
         )
-        self.trust_region_schedule = parse_schedule("trust_region", self.settings.trust_region)
-        self.kl_budget_schedule = parse_schedule("kl_budget", self.settings.kl_budget)
-        self.std_schedule = parse_schedule("std", self.settings.std)
+        self.gamma, self.gae_lambda = self.settings.gamma, self.settings.gae_lambda
         self.iteration = 0
         self.learned_timesteps = 0
         self.faults = 0
@@ -118,8 +109,8 @@ class IMeL(SavedAlgorithm):
             return POLICIES[policy_name]
         if policy_name == "MlpPolicy":
             raise SettingsError(
-                "IMeL has no 'MlpPolicy': its policies are interpolators of memories. Use "
-                "'MkiPolicy' (or RidgePolicy, NpPolicy, AnpPolicy, NearestPolicy; "
+                "IMeL has no 'MlpPolicy': its policies are computed from memories. Use "
+                "'RidgePolicy' (or the paper's MkiPolicy, NpPolicy, AnpPolicy, NearestPolicy; "
                 "RegressorPolicy is the plain network, for ablation)"
             )
         raise SettingsError(
@@ -131,10 +122,10 @@ class IMeL(SavedAlgorithm):
             raise ImelError("an environment is needed to learn")
 
     def _require_room(self, n_envs: int) -> None:
-        batch = n_envs * self._steps_for(n_envs)
-        if batch > self.settings.memory_size:
+        size = n_envs * self._steps_for(n_envs)
+        if size > self.settings.memory_size:
             raise SettingsError(
-                f"memory_size={self.settings.memory_size} is smaller than one batch: {batch} "
+                f"memory_size={self.settings.memory_size} is smaller than one rollout: {size} "
                 f"transitions of {n_envs} environments"
             )
 
@@ -155,31 +146,35 @@ class IMeL(SavedAlgorithm):
             self.critic = self._make_critic().to(self.device)
         self.policy.generator.manual_seed(seed)
         self.return_scale = ReturnScale(settings.gamma)
-        self.usual_gain = RunningMoments(1)
-        self.policy.std.fill_(self._std_at(1.0))
-        # An interpolator that learns nothing still has an optimizer, over a parameter of no use
-        parameters = list(self.policy.interpolator.parameters()) or [nn.Parameter(torch.zeros(1))]
-        self.optimizer = torch.optim.Adam(parameters, lr=self.lr_schedule(1.0), fused=True)
-        self.critic_optimizer = torch.optim.Adam(
-            self.critic.parameters(), lr=settings.critic_learning_rate, fused=True
-        )
+        self.optimizers = {
+            "critic": torch.optim.Adam(
+                self.critic.parameters(), lr=settings.critic_learning_rate, fused=True
+            )
+        }
+        if isinstance(settings, FitSettings):
+            assert isinstance(self.policy, PaperPolicy)
+            parameters = self.policy.interpolator.parameters()
+            self.optimizers["interpolator"] = torch.optim.Adam(parameters, fused=True)
+        self.update = self._make_update()
+        self.update.start(self)
         self.clock = EpisodeClock(self.n_envs)
-        self._set_prior_context()
+
+    def _make_update(self) -> RidgeUpdate | PaperUpdate:
+        settings: Any = self.settings
+        if isinstance(self.policy, RidgePolicy):
+            return RidgeUpdate(settings, self.policy)
+        assert isinstance(self.policy, PaperPolicy)
+        return PaperUpdate(settings, self.policy)
 
     @classmethod
     def _blank(cls, policy: str | type[ImelPolicy], **arguments: Any) -> Self:
         return cls(policy, env=None, _init_setup_model=False, **arguments)
 
     def _make_policy(self) -> ImelPolicy:
-        settings = self.settings
         policy: ImelPolicy = self.policy_class(  # type: ignore[assignment]
             self.observation_space,
             self.action_space,
-            memory_size=settings.memory_size,
-            own_std=settings.std_mode == "model",
-            min_std=settings.min_std,
-            update=settings.update,
-            anchor_size=settings.anchor_size,
+            **self.policy_class.settings_arguments(self.settings),  # type: ignore[attr-defined]
             **self.policy_kwargs,
         )
         return policy
@@ -188,32 +183,13 @@ class IMeL(SavedAlgorithm):
         assert self.observation_space.shape is not None
         return Critic(self.observation_space.shape[0], self.settings.critic_hidden)
 
-    def _set_prior_context(self) -> None:
-        """C^0 (Alg. 1 l. 1): normalised states from N(0, 1), means from N(0, prior_std^2)."""
-        # Paper note 5: U(S) does not exist for unbounded states
-        memory, settings = self.policy.memory, self.settings
-        count = min(settings.prior_size, memory.capacity)
-        states = torch.randn(count, memory.states.shape[1], generator=self.generator)
-        means = torch.randn(count, memory.means.shape[1], generator=self.generator)
-        states = self.policy.normaliser.inverse(states.to(self.device))
-        memory.set_prior(states, settings.prior_std * means.to(self.device))
-        self.policy.changed()
-
-    def _std_at(self, progress: float) -> float:
-        """`std` as it is when so much of the run remains, of each dimension."""
-        std = self.std_schedule(progress)
-        if self.settings.std_of == "action":
-            # Above 1, half the action range, most draws would only be cut off
-            std = min(1.0, std / self.policy.std.numel())
-        return max(std, self.settings.min_std)
-
     @property
     def n_steps(self) -> int:
         """Steps each environment takes per iteration."""
         return self._steps_for(self.n_envs)
 
     def _steps_for(self, n_envs: int) -> int:
-        return max(1, self.settings.batch_size // n_envs)
+        return max(1, self.settings.rollout_size // n_envs)
 
     def warm_start(self, dataset: Dataset) -> Self:
         """Begin with memories of logged data or demonstrations, before the first step.
@@ -251,16 +227,13 @@ class IMeL(SavedAlgorithm):
         return self
 
     def _learn(self, total_timesteps: int, callback: BaseCallback, log_interval: int) -> None:
-        update = _UPDATES[self.settings.update]
         while self.num_timesteps < total_timesteps:
-            self._update_schedules(total_timesteps)
+            self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+            self.update.before_rollout(self)
             rollout = self._collect(callback)  # Alg. 1 l. 4-7
             if rollout is None:
                 break
-            update.improve(self, rollout)  # l. 8-12
-            # l. 3 stands at the end of an iteration, not at its start: the model is then whole
-            # between iterations, and the first fit is to experience rather than to the prior
-            update.fit(self, rollout)
+            self.update(self, rollout)  # l. 8-12 and 3
             self.iteration += 1
             self.learned_timesteps = self.num_timesteps
             if log_interval and self.iteration % log_interval == 0:
@@ -273,19 +246,6 @@ class IMeL(SavedAlgorithm):
         if self._last_obs is not before:
             self._environments_were_reset()
         return result
-
-    def _update_schedules(self, total_timesteps: int) -> None:
-        self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
-        progress = self._current_progress_remaining
-        self._update_learning_rate(self.optimizer)
-        self.trust_region = self.trust_region_schedule(progress)
-        self.kl_budget = self.kl_budget_schedule(progress)
-        self.logger.record("improve/kl_budget", self.kl_budget)
-        self.max_std = self._std_at(progress)
-        if self.settings.std_mode == "schedule":
-            self.policy.std.fill_(self.max_std)
-        elif self.settings.std_mode == "adaptive":
-            self.policy.std.clamp_max_(self.max_std)
 
     def _collect(self, callback: BaseCallback) -> Rollout | None:
         assert self.env is not None
@@ -338,9 +298,9 @@ class IMeL(SavedAlgorithm):
         running = torch.from_numpy(self.clock.episodes)
         spoiled = running if fault.environment is None else running[[fault.environment]]
         self.policy.memory.forget_episodes(spoiled)
+        self.policy.invalidate()
         if len(self.policy.memory) == 0:
-            self._set_prior_context()
-        self.policy.changed()
+            self.update.start(self)
         try:
             self.restart_environments()
         except EnvironmentFaultError as another:
@@ -435,16 +395,4 @@ def _make_env(
     return env
 
 
-def _signature() -> inspect.Signature:
-    """The constructor's signature with every setting in the place of `**settings`."""
-    own = list(inspect.signature(IMeL.__init__).parameters.values())[1:-1]
-    flat = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type
-        )
-        for field in fields(Settings)
-    ]
-    return inspect.Signature([p for p in own if p.name != "_init_setup_model"] + flat)
-
-
-IMeL.__signature__ = _signature()  # type: ignore[attr-defined]
+IMeL.__doc__ = f"{IMeL.__doc__}\n{settings_table()}"

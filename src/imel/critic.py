@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from imel.interpolators.base import mlp
-
-
-@dataclass(frozen=True)
-class CriticSettings:
-    """How the value of states is learned."""
-
-    critic_hidden: tuple[int, ...] = (64, 64)
-    """Hidden layers of V^w."""
-    critic_learning_rate: float = 1e-3
-    """Adam's rate for V^w."""
-    critic_epochs: int = 5
-    """Passes per iteration: over the memory if the update is anchored, else over the batch."""
-    critic_batch_size: int = 128
-    """Transitions per gradient step."""
+from imel.settings import Settings
 
 
 class Critic(nn.Module):
@@ -43,11 +28,11 @@ def fit_critic(
     optimizer: Optimizer,
     states: Tensor,
     returns: Tensor,
-    settings: CriticSettings,
+    settings: Settings,
     generator: torch.Generator,
 ) -> float:
     """Regress V^w on the returns; the mean squared error over the last epoch."""
-    size = settings.critic_batch_size
+    size = settings.batch_size
     layers = [layer for layer in critic.network if isinstance(layer, nn.Linear)]
     for parameter in critic.parameters():
         parameter.grad = torch.zeros_like(parameter)

@@ -6,73 +6,12 @@ with eta such that the mean KL divergence between improved and acting policy is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-Update = Literal["plain", "anchored"]
-StdOf = Literal["dimension", "action"]
-StdMode = Literal["adaptive", "schedule", "constant", "advantage", "paper", "model"]
-
-
-@dataclass(frozen=True)
-class ImprovementSettings:
-    """How far experiences and policy are moved, and what becomes of sigma (Alg. 1-2)."""
-
-    update: Update = "plain"
-    """`plain`: the paper's reading, the new batch is improved and the policy is the interpolation
-    of improved means. `anchored`: at every iteration memories are improved again against the
-    current policy, and the policy moves from there by a bounded step (paper note 10); it wants
-    settings of its own, those of the preset `anchored`."""
-    trust_region: float | str = 0.02
-    """delta: mean KL by which an anchored update moves the policy (paper note 13). A number, or
-    `start:end` for a linear schedule over the run."""
-    improved_size: int = 0
-    """An anchored update improves its newest memories, this many, and with 0 all; of older ones it
-    keeps what the policy does there (paper note 10)."""
-    cooling: int = 0
-    """From this iteration k on the trust region is `trust_region` k / iteration: the task is found
-    by long steps, and kept by short ones. With 0 it stays as it is."""
-    easing: float = 0.0
-    """How much shorter steps are where there is less to gain than before: the trust region times
-    this power of the deviation of advantages, as a share of its mean so far and at most 1. The
-    penalty on what trends hold falls alike, and with time. With 0 neither does."""
-    easing_floor: float = 0.0
-    """The least share of the trust region that `easing` leaves: how far advantages deviate says
-    how much single actions matter now, not how much there is still to be found."""
-    peak_kl: float = 0.0
-    """At none of the memories it improves may an anchored update move the policy by a KL of more
-    than so many trust regions: the mean hardly tells what becomes of rare states, such as those
-    where episodes start, and it is these that a step moves most. With 0 only the mean counts."""
-    kl_budget: float | str = "6:1"
-    """epsilon: mean KL between improved and acting policy, over all action dimensions together.
-    A number, or `start:end` for a linear schedule over the run. In an anchored update it sets how
-    far improved means lie from means, but not how far the policy goes."""
-    std: float | str = "0.5:0.2"
-    """sigma in policy units (the action range is [-1, 1]). A number, or `start:end`. In the modes
-    that learn sigma this is where it starts, in `adaptive` the most it may be as well."""
-    std_of: StdOf = "dimension"
-    """What `std` is the deviation of: each dimension of the action, or the `action`, whose d
-    dimensions share it then: `std` / d for each, at most 1."""
-    std_mode: StdMode = "adaptive"
-    """`adaptive`: policy gradient on log sigma with an entropy bonus, never above `std`.
-    `schedule`: follow `std`. `constant`: keep its start (the paper's text). `advantage`: policy
-    gradient on sigma. `paper`: Algorithm 2 to the letter, without the advantage. `model`: the
-    interpolator's own sigma (Algorithm 1; Neural Processes only). Paper note 3."""
-    std_rate: float = 1.0
-    """How far log sigma goes along its natural gradient per iteration, in `adaptive`."""
-    entropy_bonus: float = 0.02
-    """What log sigma gains per iteration in `adaptive`, in deviations of the advantage: noise is
-    given up only where it costs more than this."""
-    min_std: float = 0.05
-    """sigma never falls below this."""
-    settling: int = 20
-    """An anchored trend's deterministic actions are those of the mean of about so many recent
-    policies, early in a run of fewer: single ones differ by steps that are little but noise."""
-    clip_means: bool = False
-    """Keep improved means within the action range, where actions still depend on them."""
+StdMode = Literal["advantage", "paper"]
 
 
 def step_size(
@@ -147,13 +86,16 @@ def std_gradient(advantages: Tensor, actions: Tensor, means: Tensor, stds: Tenso
     return (advantages[:, None] * noise).mean(dim=0) / 2.0  # [d_a]
 
 
-def adapted_std(
-    std: Tensor, gradient: Tensor, bonus: float, min_std: float, max_std: float
-) -> Tensor:
-    """sigma after one step along the gradient plus the entropy bonus on log sigma."""
+def adapted_std(std: Tensor, gradient: Tensor, min_std: float, max_std: float) -> Tensor:
+    """Return sigma after a step along the gradient of log sigma."""
     # One noisy batch must not make sigma vanish, nor explode (paper note 3)
-    step = torch.nan_to_num(gradient + bonus).clamp(-0.2, 0.2)
-    return (std * step.exp()).clamp(min_std, max(min_std, max_std))
+    step = torch.nan_to_num(gradient).clamp(-0.2, 0.2)
+    return (std * step.exp()).clamp(min_std, max_std)
+
+
+def effective_sample_size(ratios: Tensor) -> float:
+    """Return (sum rho)^2 / (N sum rho^2): the share of memories that still count."""
+    return float(ratios.sum().square() / (ratios.square().sum() * ratios.numel()))
 
 
 def step_scale(kl: float, trust_region: float) -> float:
@@ -164,54 +106,21 @@ def step_scale(kl: float, trust_region: float) -> float:
     return float((trust_region / kl) ** 0.5) if kl > 0.0 else 0.0
 
 
-def settling_rate(iteration: int, settling: int) -> float:
-    """What a new policy counts for in the mean of recent ones: at first, all.
+def agreement(parts: Tensor, metric: Tensor, stds: Tensor) -> float:
+    """Return the share of a step's KL that different episodes agree on, between 0 and 1.
 
-    The mean is over the latest fifth of the run until that is `settling` iterations.
-    """
-    return max(1.0 / max(1, settling), 5.0 / (5.0 + iteration))
+    With x_e what episode e adds to the step and <.,.> the inner product whose square is the KL,
 
+        sum_{e != f} <x_e, x_f> / |sum_e x_e|^2
 
-def cooled(trust_region: float, iteration: int, cooling: int) -> float:
-    """The trust region of an iteration, counted from zero: all of it at first, then ever less.
-
-    Steps are mostly noise once little is left to gain, and a policy that is moved by noise of one
-    length diffuses. As 1 / iteration their lengths still sum to any distance.
-    """
-    return trust_region * min(1.0, cooling / (iteration + 1)) if cooling else trust_region
-
-
-def eased_share(gain: float, usual: float, easing: float) -> float:
-    """The share of a trust region where advantages deviate by `gain`, and by `usual` so far.
-
-    A policy that has found what there is to find would otherwise go on as fast, after trifles.
-    """
-    return min(1.0, gain / usual) ** easing if usual > 0.0 else 1.0
-
-
-def held_share(iteration: int, easing: float) -> float:
-    """The share of its first penalty that an anchor has at an iteration, counted from zero.
-
-    What the penalty shrinks is forgotten, a little at every iteration. But in the first of them
-    memories are few beside the basis, and without it an anchor leads astray where it has not been.
-    """
-    return float(min(1.0, 10.0 / (iteration + 1)) ** easing)
-
-
-def confirmed_share(predicted: Tensor, values: Tensor) -> float:
-    """How much of a prediction to believe: its regression on held-out values, less two errors.
-
-    Between zero, where the values do not confirm it, and one.
-    """
-    predicted, values = predicted.double(), values.double()
-    energy = float(predicted.square().sum())
-    if not energy > 0.0:
-        return 0.0
-    slope = float((predicted * values).sum()) / energy
-    left = values - slope * predicted
-    # As if all were independent, each of them wrong by what is left of it
-    error = float((predicted * left).square().sum().sqrt()) / energy
-    return min(1.0, max(0.0, slope - 2.0 * error))
+    estimates |E x|^2 / E|x|^2: zero where episodes contradict each other, so that the step is
+    noise, and near one where many say the same. `metric` is the mean of phi phi^T.
+    """  # parts [E, d_phi, d_a], metric [d_phi, d_phi], stds [d_a]
+    scaled = parts / stds
+    total = scaled.sum(dim=0)  # [d_phi, d_a]
+    whole = float((total * (metric @ total)).sum())
+    each = float((scaled * (metric @ scaled)).sum())
+    return max(0.0, 1.0 - each / whole) if whole > 0.0 else 0.0
 
 
 def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 
@@ -36,26 +34,32 @@ class RunningMoments(nn.Module):
 
 
 class Normaliser(RunningMoments):
-    """States in units of their running deviation. Memories keep raw states, so nothing ages."""
+    """States in units of their deviation, by moments as they were at the last `refresh`.
+
+    Memories keep raw states, so nothing ages.
+    """
+
+    centre: Tensor  # [d]
+    scale: Tensor  # [d]
 
     def __init__(self, dim: int, clip: float = 10.0) -> None:
         super().__init__(dim)
         self.clip = clip
+        self.register_buffer("centre", torch.zeros(dim))
+        self.register_buffer("scale", torch.ones(dim))
+
+    def refresh(self) -> None:
+        """Normalise by the moments of all rows seen so far from now on."""
+        self.centre.copy_(self.mean)
+        self.scale.copy_((self.variance + 1e-8).sqrt())
 
     def forward(self, states: Tensor) -> Tensor:
-        """(s - mean) / deviation, within +-clip."""  # [..., d_s]
-        return self.frozen()(states)
-
-    def frozen(self) -> Callable[[Tensor], Tensor]:
-        """The same function with the moments as they are now, ready for many calls."""
-        mean, inverse = self.mean.float(), (self.variance + 1e-8).rsqrt().float()
-        clip = self.clip
-        return lambda states: (states - mean).mul_(inverse).clamp_(-clip, clip)
+        """Return (s - centre) / scale, within +-clip."""  # [..., d_s]
+        return (states - self.centre).div_(self.scale).clamp_(-self.clip, self.clip)
 
     def inverse(self, normalised: Tensor) -> Tensor:
-        """The raw states behind normalised ones."""
-        deviation = (self.variance + 1e-8).sqrt().float()
-        return normalised * deviation + self.mean.float()
+        """Return the raw states behind normalised ones."""
+        return normalised * self.scale + self.centre
 
 
 class ReturnScale(RunningMoments):

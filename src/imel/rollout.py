@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,24 +17,6 @@ from imel.experience import Rollout
 
 FloatArray = NDArray[np.floating[Any]]
 OnStep = Callable[[dict[str, Any]], bool]
-
-
-@dataclass(frozen=True)
-class RolloutSettings:
-    """How experience is gathered."""
-
-    batch_size: int = 1024
-    """Transitions per iteration, over all environments together."""
-    n_envs: int = 8
-    """Copies made of an environment given by its id. Leave-one-episode-out needs several episodes
-    in memory at a time. An environment object is used as it is."""
-    workers: bool = False
-    """Put each of these copies into a process of its own. It pays where a step takes long."""
-    worker_timeout: float = 60.0
-    """Seconds after which a process that does not answer counts as hung."""
-    max_faults: int = 0
-    """Faults of environments that a run survives: an exception, a dead or hung process, a number
-    that is none. Each costs the batch under way and what is remembered of the episode."""
 
 
 class Actor(Protocol):

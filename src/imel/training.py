@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +11,7 @@ from torch.optim import Optimizer
 
 from imel.experience import Context
 from imel.interpolators.base import Interpolator
-
-LeaveOut = Literal["sampled", "each-episode"]
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """How the interpolator learns which states are alike (Alg. 4)."""
-
-    learning_rate: float | str = 3e-3
-    """Adam's rate. A number, or `start:end` for a linear schedule over the run."""
-    gradient_steps: int = 20
-    """Gradient steps per iteration; passes over all episodes if `leave_out=each-episode`."""
-    targets_per_step: int = 256
-    """Memories predicted in one gradient step."""
-    leave_out: LeaveOut = "sampled"
-    """`sampled`: targets of many episodes in one step, each predicted without its own episode.
-    `each-episode`: one step for each left-out episode, as Algorithm 4 is written, so that short
-    episodes weigh as much as long ones (paper note 11)."""
-    max_grad_norm: float = 1.0
-    """Gradients longer than this are shortened to it."""
-
+from imel.settings import FitSettings
 
 class Fit(NamedTuple):
     """What a fit came to."""

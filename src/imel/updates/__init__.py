@@ -1,1 +1,1 @@
-"""How a batch of experience changes the policy: plainly, as the paper reads, or anchored."""
+"""How a rollout changes a policy: one update for each family."""

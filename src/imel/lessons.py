@@ -1,0 +1,139 @@
+"""What each episode taught a policy: its coefficients as a sum over episodes.
+
+A step of `RidgePolicy` is linear in the improvements its experiences ask for, so the coefficients
+are a sum of what each episode contributed, theta = sum_e theta_e. Every map the coefficients go
+through, each lesson goes through as well; taking a lesson back is subtraction.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+_CHUNK = 64
+"""Rows by which the ledger grows."""
+_LARGEST = 4096
+"""Lessons kept apart at most."""
+_BYTES = 48 << 20
+"""Memory of the coefficients at most: where lessons are large, fewer are kept apart."""
+
+
+class Lessons(nn.Module):
+    """A ledger: one row for each episode, or for several that have been merged into a period.
+
+    :param rows: rows to allocate
+    """
+
+    coefficients: Tensor  # [rows, d_phi, d_a] what each lesson adds to the acting policy
+    averaged: Tensor  # [rows, d_phi, d_a] what it adds to the averaged policy
+    episodes: Tensor  # [rows] int64, the first episode of the lesson
+    counts: Tensor  # [rows] int64, episodes in it
+    starts: Tensor  # [rows] int64, environment steps of the run before it
+    ends: Tensor  # [rows] int64, environment steps of the run after it
+    lengths: Tensor  # [rows] int64, transitions in it
+    returns: Tensor  # [rows] float64, sum of its rewards
+    _size: Tensor  # [] int64
+
+    def __init__(self, width: int, action_dim: int, rows: int = _CHUNK) -> None:
+        super().__init__()
+        for name in ("coefficients", "averaged"):
+            self.register_buffer(name, torch.zeros(rows, width, action_dim))
+        for name in ("episodes", "counts", "starts", "ends", "lengths"):
+            self.register_buffer(name, torch.zeros(rows, dtype=torch.int64))
+        self.register_buffer("returns", torch.zeros(rows, dtype=torch.float64))
+        self.register_buffer("_size", torch.zeros((), dtype=torch.int64))
+
+    def __len__(self) -> int:
+        return int(self._size)
+
+    @property
+    def rows(self) -> int:
+        """Rows allocated."""
+        return self.episodes.shape[0]
+
+    @property
+    def capacity(self) -> int:
+        """The largest number of lessons kept apart."""
+        each = 2 * self.coefficients[0].numel() * self.coefficients.element_size()
+        return max(_CHUNK, min(_LARGEST, _BYTES // each))
+
+    def column(self, name: str) -> Tensor:
+        """Return the rows in use of a column, as a view."""
+        return self.get_buffer(name)[: len(self)]
+
+    def attend(self, episodes: Tensor, rewards: Tensor, start: int, end: int) -> None:
+        """Enter the episodes of new transitions, with their rewards, between two steps of a run."""
+        names, member, counts = torch.unique(episodes, return_inverse=True, return_counts=True)
+        sums = torch.zeros(names.shape, dtype=torch.float64, device=names.device)
+        sums.index_add_(0, member, rewards.double())
+        new = names[~torch.isin(names, self.column("episodes"))]
+        self._append(new, start)
+        rows = self.places(names)
+        self.lengths[rows] += counts
+        self.returns[rows] += sums
+        self.ends[rows] = end
+
+    def _append(self, episodes: Tensor, start: int) -> None:
+        self._make_room(len(episodes))
+        size = len(self)
+        rows = slice(size, size + len(episodes))
+        for name, buffer in self.named_buffers():
+            if name != "_size":
+                buffer[rows] = 0
+        self.episodes[rows], self.starts[rows], self.counts[rows] = episodes, start, 1
+        self._size.fill_(rows.stop)
+
+    def _make_room(self, arriving: int) -> None:
+        """Grow, or where the ledger is as large as it may be merge the oldest half in pairs."""
+        while len(self) + arriving > self.capacity and len(self) >= 4:
+            self._merge_oldest()
+        rows = -(-(len(self) + arriving) // _CHUNK) * _CHUNK
+        if rows <= self.rows:
+            return
+        for name, buffer in list(self.named_buffers()):
+            if name != "_size":
+                grown = buffer.new_zeros(rows, *buffer.shape[1:])
+                grown[: buffer.shape[0]] = buffer
+                self.register_buffer(name, grown)
+
+    def _merge_oldest(self) -> None:
+        """Add up neighbours among the oldest half: the sum over all lessons stays as it is."""
+        size = len(self)
+        pairs = size // 4
+        merged, rest = slice(0, 2 * pairs), slice(2 * pairs, size)
+        for name, buffer in self.named_buffers():
+            if name == "_size":
+                continue
+            first, second = buffer[merged][0::2], buffer[merged][1::2]
+            if name in ("episodes", "starts"):
+                joined = torch.minimum(first, second)
+            elif name == "ends":
+                joined = torch.maximum(first, second)
+            else:
+                joined = first + second
+            kept = torch.cat([joined, buffer[rest]])
+            buffer[: len(kept)] = kept
+        self._size.fill_(size - pairs)
+
+    def places(self, episodes: Tensor) -> Tensor:
+        """Return the row of each episode; of one that was merged, that of its period.
+
+        Episodes are numbered as they begin and entered in that order.
+        """
+        known = self.column("episodes")
+        return torch.searchsorted(known, episodes, right=True) - 1
+
+    def teach(self, episodes: Tensor, steps: Tensor) -> None:
+        """Add what some episodes contribute to a step."""  # [E], [E, d_phi, d_a]
+        self.coefficients.index_add_(0, self.places(episodes), steps.to(self.coefficients.dtype))
+
+    def average(self, rate: float) -> None:
+        """Move the averaged policy's lessons towards the acting policy's."""
+        self.column("averaged").lerp_(self.column("coefficients"), rate)
+
+    def transform(self, matrix: Tensor) -> None:
+        """Map every lesson's coefficients: theta_e -> M theta_e."""  # [d_phi, d_phi]
+        matrix = matrix.to(self.coefficients.dtype)
+        for name in ("coefficients", "averaged"):
+            column = self.column(name)
+            column.copy_(matrix @ column)

@@ -1,0 +1,183 @@
+"""What every policy has: a memory, a normaliser and a Gaussian around a mean, as in SB3.
+
+    raw state -> Normaliser -> mean mu -> N(mu, sigma) -> action
+
+The two families differ in how the mean is made: `imel.policy.paper` and `imel.policy.ridge`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import PyTorchObs
+from torch import Tensor
+
+from imel.errors import SpaceError
+from imel.memory import Memory
+from imel.normaliser import Normaliser
+from imel.rollout import FloatArray
+from imel.settings import Settings
+from imel.settings.validation import updated
+
+
+class ImelPolicy(BasePolicy):
+    """The base of all policies.
+
+    :param memory_size: capacity of the memory in transitions
+    :param min_std: sigma never falls below this
+    :param options: fields of the class's `options_class`
+    """
+
+    options_class: ClassVar[type[Any]]
+    settings_class: ClassVar[type[Settings]]
+    """The settings of IMeL that this policy uses, with its defaults."""
+    _ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+
+    std: Tensor  # [d_a]
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        memory_size: int = 2048,
+        min_std: float = 0.05,
+        **options: Any,
+    ) -> None:
+        check_spaces(observation_space, action_space)
+        # squash_output: predictions in [-1, 1] are rescaled to the action space by the base class
+        super().__init__(observation_space, action_space, squash_output=True)
+        assert observation_space.shape is not None
+        assert action_space.shape is not None
+        self.state_dim, self.action_dim = observation_space.shape[0], action_space.shape[0]
+        self.options = self.make_options(options)
+        self.min_std = min_std
+        self.normaliser = Normaliser(self.state_dim)
+        self.memory = Memory(memory_size, self.state_dim, self.action_dim)
+        self.register_buffer("std", torch.full((self.action_dim,), 0.5))
+        self.generator = torch.Generator().manual_seed(0)
+
+    @classmethod
+    def make_options(cls, options: Mapping[str, Any]) -> Any:
+        """Return the policy's options; refuse an unknown name with the nearest valid one."""
+        return updated(cls.options_class(), options, cls.__name__, cls._ranges)
+
+    @classmethod
+    @abstractmethod
+    def settings_arguments(cls, settings: Any) -> dict[str, Any]:
+        """Return the constructor's arguments that come from the settings of IMeL."""
+
+    @classmethod
+    def check_settings(cls, settings: Any) -> None:
+        """Refuse values of settings that this policy cannot have."""
+
+    # --- acting ---
+
+    @abstractmethod
+    def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mu and sigma of the exploring policy at raw states."""
+
+    def _decide(self, states: Tensor) -> Tensor:
+        """Return mu of the deterministic policy at raw states."""
+        return self._act(states)[0]
+
+    @abstractmethod
+    def invalidate(self) -> None:
+        """Drop what was computed from memory, normaliser or weights: they have changed."""
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Compute what acting needs beside the state, once."""
+
+    def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mu and sigma it explores with at raw states, in policy units."""
+        with torch.no_grad():
+            return self._act(states.to(self.std.device))
+
+    def decide(self, states: Tensor) -> Tensor:
+        """Return mu of its deterministic actions at raw states, in policy units."""
+        with torch.no_grad():
+            return self._decide(states.to(self.std.device))
+
+    def embed(self, states: Tensor) -> Tensor:
+        """Return raw states in the space in which the policy compares them."""
+        return self.normaliser(states)
+
+    def to_environment(self, actions: FloatArray) -> FloatArray:
+        """Convert policy units to the environment's, clipped to its bounds."""
+        return self.unscale_action(np.clip(actions, -1.0, 1.0))
+
+    def forward(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
+        """Return the action in policy units, clipped to the action range."""
+        return self._predict(observation, deterministic)
+
+    def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
+        assert isinstance(observation, Tensor)
+        if deterministic:
+            return self.decide(observation.float()).clamp(-1.0, 1.0)
+        mean, std = self.act(observation.float())
+        noise = torch.randn(mean.shape, generator=self.generator)
+        return (mean + std * noise.to(mean.device)).clamp(-1.0, 1.0)
+
+    # --- memory of another device, weights of another run ---
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        self.invalidate()
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Load weights, memory, normaliser and sigma."""
+        result = super().load_state_dict(*args, **kwargs)
+        self.invalidate()
+        return result
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the policy."""
+        return self.std.device
+
+    # --- files ---
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {
+            "memory_size": self.memory.capacity,
+            "min_std": self.min_std,
+            **asdict(self.options),
+        }
+
+    def save(self, path: str) -> None:
+        """Write the policy to a checkpoint file, without pickle."""
+        from imel.policy.files import save_policy
+
+        save_policy(self, path)
+
+    @classmethod
+    def load(cls, path: str, device: torch.device | str = "cpu") -> Self:
+        """Read a policy from a checkpoint of a policy or of a whole model."""
+        from imel.policy.files import load_policy
+
+        return load_policy(cls, path, device)
+
+
+def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
+    """Refuse spaces on which Gaussian policies cannot be learned."""
+    if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) != 1:
+        raise SpaceError(
+            f"observations must be vectors (a Box of one dimension), not {observation_space}; "
+            "gymnasium.wrappers.FlattenObservation makes one of most spaces"
+        )
+    if not isinstance(action_space, spaces.Box) or len(action_space.shape) != 1:
+        raise SpaceError(f"actions must be continuous vectors (a Box), not {action_space}")
+    if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+        raise SpaceError(
+            f"action bounds must be finite, not {action_space}; "
+            "gymnasium.wrappers.RescaleAction or a Box with bounds gives them"
+        )

@@ -1,0 +1,43 @@
+"""Policies in files: checkpoints of a policy alone, without pickle."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+
+from imel import checkpoint
+from imel.errors import CheckpointError
+from imel.policy import POLICIES
+from imel.policy.base import ImelPolicy
+
+P = TypeVar("P", bound=ImelPolicy)
+
+
+def save_policy(policy: ImelPolicy, path: str) -> None:
+    """Write a policy to a checkpoint file."""
+    tensors = checkpoint.prefixed("policy", policy.state_dict())
+    tensors |= checkpoint.spaces_to_tensors(policy.observation_space, policy.action_space)
+    document = {
+        "kind": "policy",
+        "policy": type(policy).__name__,
+        "policy_arguments": policy._get_constructor_parameters(),
+    }
+    checkpoint.write(path, tensors, document)
+
+
+def load_policy(cls: type[P], path: str, device: torch.device | str) -> P:
+    """Read a policy of some class from a checkpoint of a policy or of a whole model."""
+    tensors, document = checkpoint.read(path)
+    policy_class = POLICIES.get(document["policy"])
+    if policy_class is None or not issubclass(policy_class, cls):
+        raise CheckpointError(f"{path} holds a {document['policy']}, not a {cls.__name__}")
+    observation_space, action_space = checkpoint.spaces_from_tensors(tensors)
+    arguments, state = document["policy_arguments"], checkpoint.under("policy", tensors)
+    # On the device that holds nothing first: what a file claims about sizes is not believed
+    with torch.device("meta"), checkpoint.building(path):
+        shapes = policy_class(observation_space, action_space, **arguments).state_dict()
+    checkpoint.check_tensors(shapes, state, "policy", path)
+    policy = policy_class(observation_space, action_space, **arguments)
+    policy.load_state_dict(state)
+    return policy.to(device)

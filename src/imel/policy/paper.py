@@ -1,0 +1,150 @@
+"""The paper's policies: an interpolator of the improved means in memory (Alg. 1-2).
+
+    mu(s) = interpolator(s; C),    C = {(s, mu*)_i} the memory
+
+One class for each kind of interpolator, with the settings under which that kind learns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any, ClassVar
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from imel.errors import SettingsError
+from imel.experience import Context
+from imel.interpolators.attentive import AttentiveNeuralProcess, AttentiveOptions
+from imel.interpolators.base import Conditioned, Interpolator
+from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
+from imel.interpolators.nearest import NearestNeighbours, NearestOptions
+from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
+from imel.interpolators.regressor import Regressor, RegressorOptions
+from imel.policy.base import ImelPolicy
+from imel.settings import ContextSettings, FitSettings, InterpolatorSettings, PaperSettings
+
+
+class PaperPolicy(ImelPolicy, ABC):
+    """A policy whose mean interpolates the improved means of its memory.
+
+    :param own_std: act with the interpolator's own sigma (Alg. 1) instead of the policy's
+    """
+
+    interpolator_class: ClassVar[type[Any]]  # of Interpolator; constructors differ in options
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        own_std: bool = False,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(observation_space, action_space, **arguments)
+        self.own_std = own_std
+        self.interpolator: Interpolator = self.interpolator_class(
+            self.state_dim, self.action_dim, self.options
+        )
+        self._conditioned: Conditioned | None = None
+
+    @classmethod
+    def settings_arguments(cls, settings: PaperSettings) -> dict[str, Any]:
+        """Return memory size, least sigma, and whose sigma it is."""
+        return {
+            "memory_size": settings.memory_size,
+            "min_std": settings.min_std,
+            "own_std": settings.std_mode == "model",
+        }
+
+    @classmethod
+    def check_settings(cls, settings: PaperSettings) -> None:
+        """Refuse the interpolator's own sigma where it has none."""
+        if settings.std_mode == "model" and not cls.interpolator_class.predicts_std:
+            raise SettingsError(
+                f"std_mode='model' needs an interpolator with a sigma of its own (NpPolicy, "
+                f"AnpPolicy), which {cls.__name__} is not"
+            )
+
+    def context(self) -> Context:
+        """Return C: improved means at states normalised as they are at present."""
+        memory = self.memory
+        return Context(
+            self.normaliser(memory.column("states")),
+            memory.column("improved_means"),
+            memory.column("episodes"),
+        )
+
+    @property
+    def conditioned(self) -> Conditioned:
+        """The interpolator with the memory in place; made anew after `invalidate`."""
+        if self._conditioned is None:
+            # What is kept must be of use outside of inference mode, though a rollout asks for it
+            with torch.inference_mode(False), torch.no_grad():
+                self._conditioned = self.interpolator.condition(self.context())
+        return self._conditioned
+
+    def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        mean, own_std = self.conditioned(self.normaliser(states))
+        if not self.own_std:
+            return mean, self.std.expand_as(mean)
+        assert own_std is not None
+        return mean, own_std.clamp_min(self.min_std)
+
+    def embed(self, states: Tensor) -> Tensor:
+        """Return the features that the interpolator compares states by."""
+        with torch.no_grad():
+            return self.interpolator.embed(self.normaliser(states))
+
+    def prepare(self) -> None:
+        """Condition the interpolator on the memory."""
+        _ = self.conditioned
+
+    def invalidate(self) -> None:
+        """Drop the interpolator conditioned on what the memory held before."""
+        self._conditioned = None
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "own_std": self.own_std}
+
+
+class MkiPolicy(PaperPolicy):
+    """Mean Kernel Interpolation: every action is a weighted mean of remembered ones."""
+
+    interpolator: MeanKernelInterpolation
+    interpolator_class = MeanKernelInterpolation
+    options_class = MkiOptions
+    settings_class = InterpolatorSettings
+
+
+class NpPolicy(PaperPolicy):
+    """Neural Process."""
+
+    interpolator_class = NeuralProcess
+    options_class = NeuralProcessOptions
+    settings_class = InterpolatorSettings
+
+
+class AnpPolicy(PaperPolicy):
+    """Attentive Neural Process."""
+
+    interpolator_class = AttentiveNeuralProcess
+    options_class = AttentiveOptions
+    settings_class = InterpolatorSettings
+
+
+class NearestPolicy(PaperPolicy):
+    """Nearest neighbours: nothing is learned but the memory."""
+
+    interpolator_class = NearestNeighbours
+    options_class = NearestOptions
+    settings_class = ContextSettings
+
+
+class RegressorPolicy(PaperPolicy):
+    """A plain network: the ablation without interpolation."""
+
+    interpolator_class = Regressor
+    options_class = RegressorOptions
+    settings_class = FitSettings

@@ -1,0 +1,153 @@
+"""`RidgePolicy`: a mean that is linear in random features, and moves by natural policy gradients.
+
+    mu(s) = phi(s)^T theta,    theta <- theta + beta (Phi^T Phi + lambda D)^{-1} Phi^T (mu* - mu)
+
+The improvements mu* - mu that remembered experiences ask for are smoothed by ridge regression on
+the features; beta bounds the KL of the step. Since mu* - mu is a one-sample policy gradient and
+Phi^T Phi the Fisher matrix of a Gaussian policy that is linear in phi, a step is a damped natural
+policy gradient, solved in closed form over a replay memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from imel.lessons import Lessons
+from imel.policy.base import ImelPolicy
+from imel.ridge import Design, RandomFeatures
+from imel.settings import RidgeSettings
+
+_FAITHFUL = 1e-6
+"""Penalty with which coefficients are carried over to features under another normaliser."""
+
+
+@dataclass(frozen=True)
+class RidgeOptions:
+    """The features, and how much is believed of noisy improvements."""
+
+    features: int = 256
+    """Random tanh features of the state, beside the state itself and a constant."""
+    penalty: float = 1.0
+    """Damping of the step: lambda in units of the features' mean eigenvalue."""
+
+
+class RidgePolicy(ImelPolicy):
+    """A natural policy gradient on random features, in closed form, with replay.
+
+    Related to the paper: experiences are remembered and improved as in its Algorithms 1 and 2, and
+    the policy is linear in their improvements, as a sum of kernels over memories is. Not shared
+    with it: the kernel is fixed, memories are improved again at every iteration, and the step is
+    what is bounded, not the improvement of a single experience.
+
+    :param lesson_rows: rows to allocate for lessons
+    """
+
+    options_class = RidgeOptions
+    settings_class = RidgeSettings
+
+    coefficients: Tensor  # [d_phi, d_a] theta of the exploring policy
+    averaged: Tensor  # [d_phi, d_a] theta of the deterministic policy: a mean of recent ones
+
+    def __init__(
+        self,
+        observation_space: spaces.Space[Any],
+        action_space: spaces.Space[Any],
+        *,
+        lesson_rows: int = 64,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(observation_space, action_space, **arguments)
+        self.features = RandomFeatures(self.state_dim, self.options.features)
+        shape = (self.features.width, self.action_dim)
+        self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("averaged", torch.zeros(shape, dtype=torch.float64))
+        self.lessons = Lessons(*shape, rows=lesson_rows)
+        self._design: Design | None = None
+        self._acting: tuple[Tensor, Tensor] | None = None
+
+    @classmethod
+    def settings_arguments(cls, settings: RidgeSettings) -> dict[str, Any]:
+        """Return memory size and least sigma."""
+        return {"memory_size": settings.memory_size, "min_std": settings.min_std}
+
+    @property
+    def design(self) -> Design:
+        """The features of what is remembered."""
+        if self._design is None:
+            self._design = Design(self.features, self.normaliser)
+            self._design.update(self.memory)
+        return self._design
+
+    def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        mean = self.features(self.normaliser(states)) @ self._weights()[0]
+        return mean, self.std.expand_as(mean)
+
+    def _decide(self, states: Tensor) -> Tensor:
+        return self.features(self.normaliser(states)) @ self._weights()[1]
+
+    def _weights(self) -> tuple[Tensor, Tensor]:
+        if self._acting is None:
+            with torch.inference_mode(False):
+                self._acting = self.coefficients.float(), self.averaged.float()
+        return self._acting
+
+    def prepare(self) -> None:
+        """Round the coefficients to single precision."""
+        self._weights()
+
+    def invalidate(self) -> None:
+        """Drop the design matrix and the rounded coefficients."""
+        self._design = self._acting = None
+
+    # --- learning ---
+
+    def step(self, episodes: Tensor, improvements: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each episode's part of the step, whose sum over episodes is the step.
+
+        episodes [N], improvements [N, d_a] of all memories -> [E], [E, d_phi, d_a]
+        """
+        names, products = _by_episode(self.design.features, episodes, improvements)
+        inverse = self.design.inverse(self.options.penalty).to(products.dtype)
+        # Single precision: the damping keeps the condition number below the number of features
+        return names, inverse @ products
+
+    def move(self, episodes: Tensor, parts: Tensor, scale: float, rate: float) -> None:
+        """Go along a step, let the averaged policy follow at a rate, enter what each taught."""
+        parts = scale * parts
+        self.lessons.teach(episodes, parts)
+        self.coefficients += parts.double().sum(dim=0)
+        self.averaged.lerp_(self.coefficients, rate)
+        self.lessons.average(rate)
+        self._acting = None
+
+    def refresh_normaliser(self) -> None:
+        """Normalise states by all seen so far, with coefficients under which means stay as they are.
+
+        At remembered states, by regression: theta' = (Phi'^T Phi' + lambda D)^{-1} Phi'^T Phi theta.
+        """
+        before = self.design.features
+        self.normaliser.refresh()
+        self._design = self._acting = None
+        if not self.coefficients.any():
+            return
+        products = self.design.features.double().T @ before.double()
+        matrix = self.design.inverse(_FAITHFUL) @ products
+        self.coefficients.copy_(matrix @ self.coefficients)
+        self.averaged.copy_(matrix @ self.averaged)
+        self.lessons.transform(matrix)
+
+    def _get_constructor_parameters(self) -> dict[str, Any]:
+        return {**super()._get_constructor_parameters(), "lesson_rows": self.lessons.rows}
+
+
+def _by_episode(features: Tensor, episodes: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the episodes [E] and for each the sum of phi_i v_i^T over its rows."""
+    order = episodes.argsort(stable=True)
+    names, counts = torch.unique_consecutive(episodes[order], return_counts=True)
+    rows, columns = features[order].split(counts.tolist()), values[order].split(counts.tolist())
+    return names, torch.stack([a.T @ b for a, b in zip(rows, columns, strict=True)])

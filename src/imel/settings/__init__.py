@@ -1,0 +1,23 @@
+"""Settings: one dataclass for each family of policies, checked before anything is made."""
+
+from imel.settings.common import Settings
+from imel.settings.keywords import Keywords
+from imel.settings.paper import (
+    ContextSettings,
+    FitSettings,
+    InterpolatorSettings,
+    PaperSettings,
+)
+from imel.settings.ridge import RidgeSettings
+from imel.settings.schedules import parse_schedule
+
+__all__ = [
+    "ContextSettings",
+    "FitSettings",
+    "InterpolatorSettings",
+    "Keywords",
+    "PaperSettings",
+    "RidgeSettings",
+    "Settings",
+    "parse_schedule",
+]

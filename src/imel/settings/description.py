@@ -1,0 +1,54 @@
+"""The settings in words: a table of what each is, and its default under every policy."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from dataclasses import fields
+from functools import cache
+from typing import Any
+
+from imel.settings.paper import ContextSettings, FitSettings, InterpolatorSettings
+from imel.settings.ridge import RidgeSettings
+
+_FAMILIES: dict[str, tuple[type[Any], ...]] = {
+    "RidgePolicy": (RidgeSettings,),
+    "the paper's policies": (InterpolatorSettings, FitSettings, ContextSettings),
+}
+
+
+@cache
+def field_docs(settings_class: type[Any]) -> dict[str, str]:
+    """Return what the docstring under each field says."""
+    docs: dict[str, str] = {}
+    for part in reversed(settings_class.__mro__[:-1]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(part))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, text in zip(body.body, body.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(text, ast.Expr)
+                and isinstance(text.value, ast.Constant)
+            ):
+                docs[field.target.id] = " ".join(str(text.value.value).split())
+    return docs
+
+
+def settings_table() -> str:
+    """Return every setting with its defaults, as text for `help(IMeL)`."""
+    lines = []
+    for family, classes in _FAMILIES.items():
+        lines += [f"    Settings of {family}, with their defaults:", ""]
+        seen: set[str] = set()
+        for settings_class in classes:
+            docs = field_docs(settings_class)
+            for field in fields(settings_class):
+                if field.name not in seen:
+                    seen.add(field.name)
+                    text = f"{field.name} = {field.default!r}: {docs[field.name]}"
+                    lines.append(textwrap.fill(text, 96, initial_indent=" " * 6,
+                                               subsequent_indent=" " * 10))
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,52 @@
+"""What an update works on, and what both families share."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from stable_baselines3.common.logger import Logger
+from torch import Tensor
+from torch.optim import Optimizer
+
+from imel.critic import Critic
+from imel.experience import Rollout, flatten_time
+from imel.normaliser import ReturnScale
+
+_KEPT = (
+    "states",
+    "next_states",
+    "actions",
+    "means",
+    "stds",
+    "rewards",
+    "episodes",
+    "steps",
+    "terminated",
+)
+"""Columns of a rollout that the memory keeps."""
+
+
+class Learner(Protocol):
+    """The parts of an algorithm that an update reads and changes."""
+
+    critic: Critic
+    return_scale: ReturnScale
+    optimizers: dict[str, Optimizer]
+    generator: torch.Generator
+    iteration: int
+    num_timesteps: int
+    _n_updates: int
+    _current_progress_remaining: float
+
+    @property
+    def logger(self) -> Logger:
+        """The logger of figures."""
+
+
+def rows_of(rollout: Rollout, device: torch.device) -> dict[str, Tensor]:
+    """Return a rollout as rows of the memory, not improved yet."""
+    rows = {name: flatten_time(getattr(rollout, name)).to(device) for name in _KEPT}
+    rows["behaviour_means"] = rows["improved_means"] = rows["means"]
+    rows["advantages"] = torch.zeros_like(rows["rewards"])
+    return rows

@@ -1,0 +1,137 @@
+"""The update of `RidgePolicy`: all memories are improved again, the policy takes a bounded step.
+
+What a memory asks for depends on the policy that is asked, so with every iteration its mean is what
+the policy does there now, its advantage is estimated again with the present critic, and its
+improvement is the one-sample policy gradient step from there (Alg. 1 l. 9-11). A departure from the
+paper (paper notes 10 and 13): the smoothed step is scaled to the trust region, not each memory's.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from imel.advantage import replayed_advantages, standardise
+from imel.critic import explained_variance, fit_critic
+from imel.experience import Rollout
+from imel.improvement import (
+    adapted_std,
+    agreement,
+    effective_sample_size,
+    importance_ratios,
+    improved_means,
+    mean_kl,
+    peak_kl,
+    std_gradient,
+    step_scale,
+    step_size,
+)
+from imel.policy.ridge import RidgePolicy
+from imel.settings import RidgeSettings, parse_schedule
+from imel.updates.common import Learner, rows_of
+
+_PEAK = 10.0
+"""The largest KL of a step at any remembered state, in trust regions."""
+_AVERAGED = 20
+"""Iterations over which the deterministic policy averages."""
+
+
+class RidgeUpdate:
+    """Improves memories and moves a `RidgePolicy`."""
+
+    def __init__(self, settings: RidgeSettings, policy: RidgePolicy) -> None:
+        self.settings, self.policy = settings, policy
+        self._trust_region = parse_schedule("trust_region", settings.trust_region)
+        self.max_std = max(min(1.0, settings.std / policy.action_dim), settings.min_std)
+
+    def start(self, model: Learner) -> None:
+        """Set sigma before the first step."""
+        del model
+        self.policy.std.fill_(self.max_std)
+
+    def before_rollout(self, model: Learner) -> None:
+        """Leave sigma as the last iteration made it."""
+
+    def __call__(self, model: Learner, rollout: Rollout) -> None:
+        """Remember the rollout, improve all memories, move the policy and sigma."""
+        policy, memory, record = self.policy, self.policy.memory, model.logger.record
+        self._remember(model, rollout)
+        column = memory.column
+        actions, stds = column("actions"), policy.std.expand_as(column("actions")).clone()
+        means = policy.design.features @ policy.coefficients.float()
+        ratios = importance_ratios(actions, means, stds, column("behaviour_means"), column("stds"))
+        record("memory/effective_sample_size", effective_sample_size(ratios))
+        ratios = ratios.clamp_max(1.0)  # an action that has become likelier counts once
+        advantages = self._advantages(model, ratios)
+        weights = ratios * advantages
+        trust_region = self._trust_region(model._current_progress_remaining)
+        eta = step_size(weights, actions, means, stds, trust_region)
+        improved = improved_means(weights, actions, means, stds, eta)
+        for name, values in (
+            ("means", means),
+            ("improved_means", improved),
+            ("advantages", advantages),
+        ):
+            column(name).copy_(values)
+        self._step(model, improved - means, trust_region, len(rollout))
+        gradient = self.settings.std_rate * std_gradient(
+            weights / ratios.mean(), actions, means, stds
+        )
+        policy.std.copy_(adapted_std(policy.std, gradient, self.settings.min_std, self.max_std))
+        record("improve/trust_region", trust_region)
+        record("memory/size", len(memory))
+        record("memory/lessons", len(policy.lessons))
+
+    def _remember(self, model: Learner, rollout: Rollout) -> None:
+        """Take a rollout into memory, moments and the list of lessons."""
+        policy, memory = self.policy, self.policy.memory
+        rows = rows_of(rollout, policy.device)
+        memory.add(rows, model.iteration)
+        policy.normaliser.update(rows["states"])
+        model.return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
+        seen = model.num_timesteps
+        policy.lessons.attend(rows["episodes"], rows["rewards"], seen - len(rollout), seen)
+        # Whenever as much again has been seen: then rarely, and never far from the truth
+        count = model.iteration + 1
+        if count & (count - 1) == 0:
+            policy.refresh_normaliser()
+        else:
+            policy.design.update(memory)
+
+    def _advantages(self, model: Learner, ratios: Tensor) -> Tensor:
+        """Return the present policy's advantages of all memories, and fit the critic to them."""
+        settings, memory, normaliser = self.settings, self.policy.memory, self.policy.normaliser
+        states = normaliser(memory.column("states"))
+        with torch.no_grad():
+            values = model.critic(states)
+            next_values = model.critic(normaliser(memory.column("next_states")))
+        rewards = model.return_scale.scale(memory.column("rewards"))
+        beyond = next_values * (1.0 - memory.column("terminated"))
+        deltas = rewards + settings.gamma * beyond - values
+        order, follows = memory.in_time()
+        advantages, corrections = torch.empty_like(values), torch.empty_like(values)
+        advantages[order], corrections[order] = replayed_advantages(
+            deltas[order], follows, ratios[order], settings.gamma, settings.gae_lambda
+        )
+        returns = values + corrections
+        model.logger.record("train/explained_variance", explained_variance(values, returns))
+        loss = fit_critic(
+            model.critic, model.optimizers["critic"], states, returns, settings, model.generator
+        )
+        model.logger.record("train/value_loss", loss)
+        return standardise(advantages, settings.advantage_clip)
+
+    def _step(self, model: Learner, improvements: Tensor, trust_region: float, new: int) -> None:
+        """Move the policy along the smoothed improvements, within the trust region."""
+        policy, record = self.policy, model.logger.record
+        episodes, parts = policy.step(policy.memory.column("episodes"), improvements)
+        features = policy.design.features
+        step = features @ parts.double().sum(dim=0).float()  # [N, d_a] at remembered states
+        still = torch.zeros_like(step)
+        kl, peak = mean_kl(step[-new:], still[-new:], policy.std), peak_kl(step, still, policy.std)
+        scale = min(step_scale(kl, trust_region), step_scale(peak, _PEAK * trust_region))
+        rate = max(1.0 / (model.iteration + 1), 1.0 / _AVERAGED)
+        policy.move(episodes, parts, scale, rate)
+        record("improve/step_scale", scale)
+        record("improve/policy_kl", scale**2 * kl)
+        record("improve/peak_kl", scale**2 * peak)
