@@ -35,9 +35,9 @@ from imel.experience import Rollout
 from imel.explain import Explanation, Many, One, Rows, explain
 from imel.kernels import denormals_flushed
 from imel.normaliser import ReturnScale, RunningMoments
+from imel.persistence.saving import SavedAlgorithm
 from imel.policy import POLICIES, ImelPolicy, check_spaces
 from imel.rollout import EpisodeClock, Sampler, collect
-from imel.saving import SavedAlgorithm
 from imel.schedules import parse_schedule
 from imel.settings import Settings, defaults
 from imel.updates import anchored, plain

@@ -21,7 +21,6 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor
 
-from imel import checkpoint
 from imel.errors import CheckpointError, SpaceError
 from imel.experience import Context
 from imel.improvement import Update
@@ -35,6 +34,7 @@ from imel.interpolators.regressor import Regressor, RegressorOptions
 from imel.interpolators.ridge import Basis, Design, Ridge, RidgeOptions, RidgeRegression
 from imel.memory import Memory
 from imel.normaliser import Normaliser
+from imel.persistence import checkpoint
 from imel.presets import ANCHORED
 from imel.rollout import FloatArray
 from imel.validation import updated
