@@ -26,16 +26,16 @@ from imel.bench.algorithms import ALGORITHMS, find_algorithm, settings_hash
 from imel.bench.launch import grid, launch, unfinished
 from imel.bench.pool import Failure
 from imel.bench.processes import Processes
-from imel.bench.provenance import provenance
 from imel.bench.run import EPISODES, FINAL_EPISODES, Run, train
 from imel.bench.store import Row, Store
 from imel.bench.tasks import TASKS, WithoutBodyMasses, find_task
-from imel.checkpoint import library_versions
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
+from imel.persistence.checkpoint import library_versions
 from imel.report.names import task_title
 from imel.report.results import Results, gather
 from imel.report.table import tables
+from imel.runs.provenance import provenance
 
 SMALL = {"batch_size": 64, "n_envs": 4, "memory_size": 128}
 

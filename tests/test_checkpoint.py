@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from imel import IMeL, MkiPolicy, NpPolicy, checkpoint
+from imel import IMeL, MkiPolicy, NpPolicy
 from imel.errors import CheckpointError, ImelError, SettingsError
+from imel.persistence import checkpoint
 from imel.policy import POLICIES, ImelPolicy
 from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
 from toy import ScriptedEnv

@@ -19,8 +19,9 @@ from safetensors import safe_open
 from safetensors.torch import save as safetensors_bytes
 
 import imel
-from imel import IMeL, MkiPolicy, checkpoint
+from imel import IMeL, MkiPolicy
 from imel.errors import CheckpointError
+from imel.persistence import checkpoint
 from imel.policy import ImelPolicy
 from small import BATCH, differing, small_model, tensors_of
 from toy import ScriptedEnv

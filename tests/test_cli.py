@@ -22,16 +22,18 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from imel import IMeL, checkpoint
+from imel import IMeL
 from imel.cli.arguments import peek
-from imel.cli.evaluation import evaluate
 from imel.cli.main import COMMANDS, main
-from imel.cli.plan import POLICY_NAMES, plan_from_arguments
-from imel.cli.progress import LABELS, LiveTable, PlainLines
-from imel.cli.run_directory import claimed
+from imel.cli.train import plan_from_arguments
 from imel.errors import SettingsError
+from imel.persistence import checkpoint
 from imel.policy import NpPolicy
 from imel.presets import PRESETS
+from imel.runs.evaluation import evaluate
+from imel.runs.layout import claimed
+from imel.runs.plan import POLICY_NAMES
+from imel.runs.progress import LABELS, LiveTable, PlainLines
 from imel.settings import Settings
 from toy import PointEnv, ScriptedEnv
 
@@ -708,7 +710,7 @@ def test_elsewhere_a_line_is_printed_every_few_seconds_or_percent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("imel.cli.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("imel.runs.progress.time.monotonic", lambda: now[0])
     output = io.StringIO()
     lines = PlainLines(1000, Console(file=output, width=40))
 

@@ -13,7 +13,7 @@ import faulty
 from imel import IMeL, ImelError
 from imel.environments import Workers, make_environments
 from imel.errors import EnvironmentFaultError
-from imel.saving import model_tensors
+from imel.persistence.saving import model_tensors
 from small import SMALL, differing
 
 TOTAL = 6 * SMALL["batch_size"]

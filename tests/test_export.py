@@ -18,9 +18,9 @@ from google.protobuf import text_format
 from tensorboard.plugins import projector
 
 from imel import IMeL
-from imel.cli.evaluation import evaluate
 from imel.cli.main import main
 from imel.datasets import memory_columns, play_episodes, write_minari
+from imel.runs.evaluation import evaluate
 from logged import ENV, WidePointEnv, columns_in_time, register, trained_run, wide_model, write_run
 from small import differing
 

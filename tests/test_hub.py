@@ -15,12 +15,12 @@ from huggingface_hub import ModelCard
 
 from hub_stand_in import TOKEN, Hub, running_hub
 from imel import IMeL
-from imel.cli import run_directory
 from imel.cli.main import main
 from imel.errors import ImelError
 from imel.hub import load_from_hub, model_card, pull_from_hub, push_to_hub
 from imel.hub.card import interval
 from imel.hub.files import KNOWN
+from imel.runs import layout
 from small import BATCH, answers, differing, small_model, tensors_of
 
 RETURNS = [-130.0, -120.0, -125.0, -90.0, -140.0]
@@ -240,7 +240,7 @@ def test_a_model_without_a_run_has_a_card(tmp_path: Path, trained: IMeL) -> None
 
 
 def test_what_is_published_are_files_of_a_run() -> None:
-    names = {value for value in vars(run_directory).values() if isinstance(value, str)}
+    names = {value for value in vars(layout).values() if isinstance(value, str)}
     assert set(KNOWN) - {"README.md"} <= names
 
 

@@ -15,18 +15,18 @@ from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
 
-from imel.cli.surface import policy_surface, state_plane
 from imel.errors import ImelError
-from imel.policy import MkiPolicy
-from imel.report.curve import (
+from imel.pictures.curve import (
     Evaluation,
     LearningCurve,
     curve_figure,
     read_curve,
     running_trend,
 )
-from imel.report.nearby import summarise_near
-from imel.report.surface import PolicySurface, surface_figure
+from imel.pictures.nearby import summarise_near
+from imel.pictures.plane import policy_surface, state_plane
+from imel.pictures.surface import PolicySurface, surface_figure
+from imel.policy import MkiPolicy
 from small import small_model
 
 # --- running summaries ---
@@ -357,7 +357,7 @@ def test_states_are_asked_in_chunks_and_put_together_in_order(
         return chunk[:, :1], chunk[:, 1:]
 
     monkeypatch.setattr(policy, "_acting", act)
-    monkeypatch.setattr("imel.cli.surface._CHUNK", 77)
+    monkeypatch.setattr("imel.pictures.plane._CHUNK", 77)
     surface = policy_surface(policy, "")
     assert max(sizes) == 77
     assert_array_equal(surface.policy_means, states[:, 0].double().numpy())

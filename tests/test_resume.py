@@ -12,13 +12,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from imel import IMeL, ImelError, MkiPolicy
 from imel.errors import CheckpointError
-from imel.resume import (
+from imel.persistence.resume import (
     RunCheckpoints,
     checkpoints_in,
     differences,
     latest_checkpoint,
 )
-from imel.saving import model_document, model_tensors
+from imel.persistence.saving import model_document, model_tensors
 from small import BATCH, LogBook, answers, differing, points, small_model
 
 TOTAL = 11 * BATCH
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_or_not_as_asked(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("imel.files.os.fsync", full)
+    monkeypatch.setattr("imel.persistence.files.os.fsync", full)
     with pytest.raises(OSError, match=r"No space left on device.*iteration-00000003"):
         learn(small_model(), tmp_path)
     model = small_model()

@@ -16,10 +16,10 @@ from PIL import Image
 
 from imel import IMeL
 from imel.cli.main import main
-from imel.cli.training_pictures import training_surfaces, update_step
+from imel.pictures.surface import PolicySurface
+from imel.pictures.training import training_surfaces, update_step
+from imel.pictures.update import UpdateStep, update_figure
 from imel.policy import ImelPolicy
-from imel.report.surface import PolicySurface
-from imel.report.update import UpdateStep, update_figure
 
 TRAIN = (
     *("--n-envs", "4", "--batch-size", "256", "--memory-size", "512"),

@@ -32,11 +32,11 @@ from imel.experience import Rollout
 from imel.explain import Explanation, Many, One, Rows, explain
 from imel.kernels import denormals_flushed
 from imel.normaliser import ReturnScale
+from imel.persistence.saving import SavedAlgorithm
 from imel.policy import POLICIES, ImelPolicy, check_spaces
 from imel.policy.paper import PaperPolicy
 from imel.policy.ridge import RidgePolicy
 from imel.rollout import EpisodeClock, Sampler, collect
-from imel.saving import SavedAlgorithm
 from imel.settings import FitSettings, Keywords, Settings
 from imel.settings.description import settings_table
 from imel.settings.refusal import refuse_unused

@@ -12,11 +12,11 @@ from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 
 import explorer.drawn  # noqa: F401  # registers the environment
-from imel.cli.explore import find_files
 from imel.cli.main import main
 from imel.explorer.packing import unpack
 from imel.explorer.server import make_app
 from imel.explorer.session import Session
+from imel.runs.stored import find_files
 
 HOST = "127.0.0.1:8642"
 OWN = {"X-Imel-Explorer": "1"}

@@ -15,12 +15,12 @@ from PIL import Image
 
 from explorer.conftest import Page, train
 from explorer.drawn import STEPS, DrawnEnv
-from imel.cli.explore import find_files
 from imel.explain import explain
 from imel.explorer.episodes import Episode, record
 from imel.explorer.insight import Insight
 from imel.explorer.session import EVALUATION_SEED, Session
 from imel.policy import MkiPolicy
+from imel.runs.stored import find_files
 
 STATE = np.array([0.3, -0.4], dtype=np.float32)
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from explorer.conftest import train
-from imel.cli.explore import find_files
 from imel.explorer.benchmark import Served
 from imel.explorer.session import Session
+from imel.runs.stored import find_files
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, FloatRect, ViewportSize

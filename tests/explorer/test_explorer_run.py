@@ -14,19 +14,19 @@ import pytest
 from PIL import Image
 
 from explorer.conftest import Page
-from imel.cli.explore import find_files
 from imel.errors import ImelError
 from imel.explorer.jobs import Job, Jobs
 from imel.explorer.packing import pack, unpack
 from imel.explorer.session import Recent, Session
-from imel.rendering import (
+from imel.pictures.rendering import (
     UnclearStateError,
-    make_environment,
     picture,
     pixels_of,
     pose,
     prepare_drawing,
 )
+from imel.playing import make_environment
+from imel.runs.stored import find_files
 
 
 def test_a_run_lists_its_checkpoints_in_order_with_the_final_model_last(page: Page) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from imel.cli import running
+from imel.cli import train
 from imel.cli.main import main
 
 Stage = Literal["opened", "flushed", "renamed", "full"]
@@ -110,7 +110,7 @@ def run(argv: list[str], output: Path, fault: Fault | AtCall | None = None) -> N
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    setattr(running, "draw_run", lambda *_: [])  # noqa: B010
+    setattr(train, "draw_run", lambda *_: [])  # noqa: B010
     if fault is not None:
         fault.plant()
     sys.exit(main(argv))

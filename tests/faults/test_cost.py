@@ -10,7 +10,7 @@ import pytest
 
 from imel import IMeL
 from imel.environments import Workers
-from imel.resume import RunCheckpoints
+from imel.persistence.resume import RunCheckpoints
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,9 @@ import pytest
 from files import mutated
 from harness import same_bits
 
-from imel import IMeL, checkpoint
+from imel import IMeL
 from imel.errors import CheckpointError
+from imel.persistence import checkpoint
 from small import BATCH, small_model
 
 

@@ -13,10 +13,11 @@ import pytest
 from files import header_of, put_together, taken_apart, with_header
 from harness import CONTEXT
 
-from imel import IMeL, checkpoint
+from imel import IMeL
 from imel.cli.main import main
 from imel.errors import ImelError
-from imel.resume import latest_checkpoint, version_differences
+from imel.persistence import checkpoint
+from imel.persistence.resume import latest_checkpoint, version_differences
 from small import BATCH, small_model
 
 ROOM = 2**29

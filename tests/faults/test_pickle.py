@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from imel import IMeL, checkpoint
+from imel import IMeL
 from imel.cli.main import main
 from imel.errors import ImelError
+from imel.persistence import checkpoint
+from imel.persistence.resume import version_differences
 from imel.policy import ImelPolicy
-from imel.resume import version_differences
 from small import small_model
 
 SUFFIXES = (".safetensors", ".zip", ".pkl", ".pt", ".pth", ".npz", ".json", "")

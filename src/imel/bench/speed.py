@@ -18,9 +18,9 @@ from statistics import median
 from typing import Any
 
 from imel.bench.algorithms import find_algorithm
-from imel.bench.provenance import provenance
 from imel.bench.tasks import find_task
 from imel.errors import ImelError
+from imel.runs.provenance import provenance
 
 Figures = dict[str, float]
 LEARNERS = ("mki", "np", "anp", "regressor", "nearest", "ridge", "trpo", "trpo-8", "ppo")

@@ -16,7 +16,7 @@ from imel.bench.tasks import TASKS
 from imel.cli.arguments import parse
 from imel.cli.marks import around_marks
 from imel.errors import SettingsError
-from imel.files import write_atomically
+from imel.persistence.files import write_atomically
 from imel.report.document import png
 from imel.report.speed import markdown, scaling_figure, tasks_figure
 

@@ -12,9 +12,9 @@ import torch
 import tyro
 
 from imel.cli.arguments import parse
-from imel.cli.evaluation import EVALUATION_SEED, evaluate, record_video
-from imel.cli.stored_run import find_run
 from imel.errors import ImelError, SettingsError
+from imel.runs.evaluation import EVALUATION_SEED, evaluate, record_video
+from imel.runs.stored import find_run
 
 _DESCRIPTION = """\
 Play episodes with a trained policy and report their returns.

@@ -8,22 +8,15 @@ import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import torch
 import tyro
 
-from imel.checkpoint import path_for
-from imel.cli import run_directory
 from imel.cli.arguments import parse
 from imel.errors import ImelError, SettingsError
-from imel.rendering import prepare_drawing
-from imel.report.curve import read_curve, running_trend
-from imel.resume import checkpoints_in
-
-if TYPE_CHECKING:
-    from imel.explorer.run_files import RunFiles
+from imel.pictures.rendering import prepare_drawing
+from imel.runs.stored import find_files
 
 _DESCRIPTION = """\
 Open a local web page over a run: a map of its memories, and for every step of an episode the
@@ -34,9 +27,6 @@ examples:
   imel explore runs/mountaincar
   imel explore runs/cheetah --port 9000 --no-browser
   imel explore model.safetensors --env Pendulum-v1"""
-
-_DOTS = 2000
-"""Episodes of the learning curve that are drawn as dots."""
 
 
 @dataclass(frozen=True)
@@ -91,60 +81,3 @@ def run(argv: Sequence[str]) -> int:
     finally:
         session.close()
     return 0
-
-
-def find_files(place: Path, env: str | None) -> RunFiles:
-    """The models of a run directory with its learning curve, or a single model file."""
-    from imel.explorer.run_files import RunFiles, describe
-
-    if place.is_dir():
-        folder, final = place, place / run_directory.MODEL
-        paths = checkpoints_in(folder / run_directory.CHECKPOINTS)
-        paths += [final] if final.is_file() else []
-        if not paths:
-            raise ImelError(
-                f"{place} holds no model ({run_directory.MODEL}) and no checkpoints; "
-                "is it the folder of a run?"
-            )
-    else:
-        file = place if place.is_file() else path_for(place)
-        if not file.is_file():
-            raise ImelError(f"there is no run directory and no model file at {place}")
-        folder, paths = file.parent, [file]
-    config = folder / run_directory.CONFIG
-    document = run_directory.read_json(config) if config.is_file() else {}
-    if not isinstance(document, dict):
-        raise ImelError(f"{config} holds no table of settings")
-    return RunFiles(
-        title=folder.resolve().name if place.is_dir() else place.name,
-        env=env or document.get("env"),
-        models=tuple(describe(path) for path in paths),
-        curve=_curve(folder) if place.is_dir() else None,
-    )
-
-
-def _curve(folder: Path) -> dict[str, Any] | None:
-    monitor = folder / run_directory.MONITOR
-    if not monitor.is_file():
-        return None
-    curve = read_curve(monitor, folder / run_directory.EVALUATION, "")
-    if not len(curve.returns):
-        return None
-    trend = running_trend(curve)
-    shown = np.unique(np.linspace(0, len(curve.returns) - 1, _DOTS).astype(int))
-    evaluation = curve.evaluation
-    return {
-        "steps": curve.steps[shown].tolist(),
-        "returns": curve.returns[shown].tolist(),
-        "places": _finite(trend.places),
-        "mean": _finite(trend.mean),
-        "low": _finite(trend.low),
-        "high": _finite(trend.high),
-        "evaluation": None
-        if evaluation is None
-        else {"steps": evaluation.steps, "mean": evaluation.mean, "std": evaluation.std},
-    }
-
-
-def _finite(values: Any) -> list[float | None]:
-    return [float(value) if np.isfinite(value) else None for value in values]

@@ -12,11 +12,7 @@ import torch
 import tyro
 
 from imel.algorithm import IMeL
-from imel.bench.provenance import provenance
-from imel.cli import run_directory
 from imel.cli.arguments import parse
-from imel.cli.evaluation import EVALUATION_SEED
-from imel.cli.stored_run import StoredRun, find_run
 from imel.datasets import (
     Columns,
     memory_columns,
@@ -30,6 +26,10 @@ from imel.datasets.minari_files import minari_path
 from imel.errors import ImelError, SettingsError
 from imel.explorer.insight import Insight
 from imel.explorer.memory_map import make_plane
+from imel.runs import layout
+from imel.runs.evaluation import EVALUATION_SEED
+from imel.runs.provenance import provenance
+from imel.runs.stored import StoredRun, find_run
 
 _DESCRIPTION = """\
 Write a run's memory, and episodes played with its mean action, for other tools.
@@ -127,7 +127,7 @@ def _dataset_name(stored: StoredRun, model: IMeL) -> str:
 def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]:
     """What made the rows."""
     space: Any = model.action_space
-    made = stored.folder / run_directory.PROVENANCE
+    made = stored.folder / layout.PROVENANCE
     return {
         "env": env,
         "policy": type(model.policy).__name__,
@@ -140,7 +140,7 @@ def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]
         "action_low": space.low.tolist(),
         "action_high": space.high.tolist(),
         "units": "actions, means and stds: the action range is [-1, 1]",
-        "run": run_directory.read_json(made) if made.is_file() else None,
+        "run": layout.read_json(made) if made.is_file() else None,
         "export": provenance(),
     }
 

@@ -10,14 +10,14 @@ from typing import Annotated
 import torch
 import tyro
 
-from imel.cli import run_directory
 from imel.cli.arguments import parse
-from imel.cli.pictures import DOTS_PER_INCH, draw_run
-from imel.cli.stored_run import find_run
-from imel.cli.training_pictures import training_surfaces, update_step
 from imel.errors import ImelError
-from imel.report.animation import save_animation
-from imel.report.update import update_figure
+from imel.pictures.animation import save_animation
+from imel.pictures.run import DOTS_PER_INCH, draw_run
+from imel.pictures.training import training_surfaces, update_step
+from imel.pictures.update import update_figure
+from imel.runs import layout
+from imel.runs.stored import find_run
 
 _DESCRIPTION = """\
 Draw a run's learning curve (curve.png) and its policy with the memories (policy.png) again.
@@ -98,7 +98,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _draw_update(argv: Sequence[str]) -> Path:
     arguments: UpdateArguments = parse(UpdateArguments, argv, "imel plot update", _UPDATE)
-    out = _target(arguments, run_directory.UPDATE)
+    out = _target(arguments, layout.UPDATE)
     figure = update_figure(update_step(arguments.run, arguments.iteration, arguments.action))
     figure.savefig(out, dpi=DOTS_PER_INCH)
     return out
@@ -107,7 +107,7 @@ def _draw_update(argv: Sequence[str]) -> Path:
 def _draw_animation(argv: Sequence[str]) -> Path:
     name = "imel plot animation"
     arguments: AnimationArguments = parse(AnimationArguments, argv, name, _ANIMATION)
-    out = _target(arguments, run_directory.ANIMATION)
+    out = _target(arguments, layout.ANIMATION)
     save_animation(training_surfaces(arguments.run, arguments.action), out)
     return out
 

@@ -1,17 +1,70 @@
-"""`imel train`: check everything, learn, save, evaluate, draw; all of it in one run directory."""
+"""`imel train`: check everything, learn, save, evaluate, draw; all of it in one run directory.
+
+Each layer of settings beats the one before: the policy's recommendation, the file's preset, the
+file's settings, `--preset`, the other flags. An update named without a preset brings the one of
+its name, as it does in `IMeL`. Every flag comes from a dataclass: those of `imel.settings`, the
+policy's own options, `RunArguments` and `FileArguments`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, make_dataclass
+from dataclasses import field as dataclass_field
+from pathlib import Path
+from typing import Annotated, Any
 
 import torch
+import tyro
+from rich.console import Console
 
-from imel.bench.provenance import provenance
-from imel.cli import run_directory
-from imel.cli.plan import plan_from_arguments
-from imel.cli.resume import resume_run
-from imel.cli.running import carry_out, make_model
-from imel.errors import SettingsError
+from imel.algorithm import IMeL
+from imel.cli.arguments import parse, peek
+from imel.errors import CheckpointError, ImelError, SettingsError
+from imel.persistence.resume import differences, latest_checkpoint, version_differences
+from imel.pictures.run import draw_run
+from imel.runs import layout
+from imel.runs.config import read_config, settings_in
+from imel.runs.plan import Plan, RunArguments, checked, find_policy
+from imel.runs.provenance import provenance
+from imel.runs.running import evaluate_run, learn, make_model
+from imel.settings import Settings, defaults, preset
+
+_DESCRIPTION = """\
+Learn a policy on a Gymnasium environment, evaluate it and draw it.
+
+examples:
+  imel train Pendulum-v1
+  imel train MountainCarContinuous-v0 --total-timesteps 60000
+  imel train HalfCheetah-v5 --policy np --seed 1 --run-dir runs/cheetah-np
+  imel train --config runs/cheetah-np/config.json --run-dir runs/again
+
+The file given by --config is JSON or TOML. Its keys are the names below with underscores
+(env, total_timesteps, kl_budget, ...); the policy's own options stand in a table policy_kwargs.
+Defaults depend on the policy: --policy np --help shows those of np."""
+
+_NOT_OF_THE_OUTCOME = (
+    *("checkpoints_kept", "eval_episodes", "go_on_if_full"),
+    *("progress_json", "track", "track_project"),
+)
+
+
+@dataclass(frozen=True)
+class FileArguments:
+    """Where the run is kept, and what it is made from."""
+
+    run_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder of the run. By default a new one: runs/ENV-POLICY-seedN."""
+    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Replace the run in the folder named by --run-dir. Only a run's own files are removed."""
+    resume: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Continue the run in --run-dir from its last checkpoint, bit for bit; start it if there is
+    none."""
+    allow_differences: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Resume although settings or library versions differ. The end is then another one."""
+    config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
+    """Take settings from a file, such as another run's config.json. Flags win."""
 
 
 def run(argv: Sequence[str]) -> int:
@@ -21,11 +74,146 @@ def run(argv: Sequence[str]) -> int:
     if files.resume:
         if files.run_dir is None:
             raise SettingsError("--resume needs the folder of the run: --run-dir DIR")
-        if (files.run_dir / run_directory.CONFIG).is_file():
+        if (files.run_dir / layout.CONFIG).is_file():
             return resume_run(files.run_dir, plan, files.allow_differences, fall_back=False)
     model = make_model(plan)  # refuses what cannot be learned on before anything is written
     name = f"{plan.env}-{plan.run.policy}-seed{plan.run.seed}"
-    with run_directory.claimed(files.run_dir, name, files.overwrite) as folder:
-        run_directory.write_json(folder / run_directory.CONFIG, plan.as_json())
-        run_directory.write_json(folder / run_directory.PROVENANCE, provenance())
+    with layout.claimed(files.run_dir, name, files.overwrite) as folder:
+        layout.write_json(folder / layout.CONFIG, plan.as_json())
+        layout.write_json(folder / layout.PROVENANCE, provenance())
         return carry_out(model, plan, folder)
+
+
+def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
+    """The plan behind a command line, checked, and where it is to be carried out."""
+    flag_policy, flag_preset = peek(argv, "--policy"), peek(argv, "--preset")
+    path = peek(argv, "--config")
+    document = {} if path is None else read_config(Path(path), RunArguments)
+    policy = flag_policy or document.get("policy", RunArguments.policy)
+    policy_class = find_policy(policy)
+    given = settings_in(document)
+    update = peek(argv, "--update") if flag_preset is None else None
+    if update is not None:
+        given = {**given, "update": update}
+    settings = Settings().updated(
+        {
+            **defaults(policy_class.recommended, document.get("preset"), given),
+            **settings_in(document),
+            **preset(flag_preset),
+        }
+    )
+    options = policy_class.make_options(document.get("policy_kwargs", {}))
+    arguments = parse(
+        _argument_class(document, settings, policy, options), argv, "imel train", _DESCRIPTION
+    )
+    chosen = {f.name: getattr(arguments, f.name) for f in fields(arguments)}
+    changes: dict[str, Any] = {}
+    for part in _settings_parts():
+        changes |= vars(chosen[part])
+    plan = Plan(
+        env=chosen["env"],
+        run=checked(chosen["run"]),
+        settings=Settings().updated(changes),
+        policy_kwargs=asdict(chosen[policy]),
+    )
+    plan.policy_class.make_options(plan.policy_kwargs)
+    return plan, chosen["files"]
+
+
+def _argument_class(
+    document: Mapping[str, Any], settings: Settings, policy: str, options: Any
+) -> type[Any]:
+    """The dataclass whose fields are the command line, with the defaults that hold here."""
+    known = {f.name for f in fields(RunArguments)}
+    run = {name: value for name, value in document.items() if name in known}
+    environment: Any = Annotated[
+        str,
+        tyro.conf.Positional,
+        tyro.conf.arg(metavar="ENV", help="Environment id, such as Pendulum-v1."),
+    ]
+    columns: list[Any] = [
+        ("env", environment, document.get("env", tyro.MISSING)),
+        ("run", RunArguments, RunArguments(**run)),
+        ("files", FileArguments, FileArguments()),
+    ]
+    for name, part in _settings_parts().items():
+        values = {f.name: getattr(settings, f.name) for f in fields(part)}
+        columns.append((name, part, part(**values)))
+    columns.append((policy, type(options), options))
+    return make_dataclass(
+        "TrainArguments",
+        [(name, kind, dataclass_field(default=value)) for name, kind, value in columns],
+        frozen=True,
+    )
+
+
+def _settings_parts() -> dict[str, type[Any]]:
+    """The dataclasses that `Settings` gathers, each a group of flags: rollout, advantage, ..."""
+    return {
+        part.__name__.removesuffix("Settings").lower(): part
+        for part in reversed(Settings.__mro__[1:-1])
+    }
+
+
+def carry_out(model: IMeL, plan: Plan, folder: Path) -> int:
+    """Train what is left to train, save, evaluate and draw; the exit code."""
+    console = Console()
+    signal_received = learn(model, plan, folder, console)
+    if signal_received is not None:
+        print(
+            f"imel: interrupted; the model as of step {model.num_timesteps} is in "
+            f"{folder / layout.MODEL}; go on with: imel resume {folder}",
+            file=sys.stderr,
+        )
+        return 128 + signal_received
+    finish(model, plan, folder, console)
+    return 0
+
+
+def finish(model: IMeL, plan: Plan, folder: Path, console: Console) -> None:
+    """Evaluate and draw a trained model."""
+    evaluate_run(model, plan, folder, console)
+    draw_run(folder, model, plan.as_json())
+    _say_where(folder, console)
+
+
+def resume_run(folder: Path, plan: Plan, allow_differences: bool, fall_back: bool) -> int:
+    """Continue the run in a folder by a plan, which ought to be its own; the exit code."""
+    with layout.reopened(folder):
+        stored = layout.read_json(folder / layout.CONFIG)
+        found = differences(stored, plan.as_json(), ignored=_NOT_OF_THE_OUTCOME)
+        path = latest_checkpoint(folder / layout.CHECKPOINTS, fall_back)
+        if path is not None:
+            found += version_differences(path)
+        if found and not allow_differences:
+            raise ImelError(
+                f"{folder} was made otherwise ({'; '.join(found)}); --allow-differences goes on"
+            )
+        layout.write_json(folder / layout.CONFIG, plan.as_json())
+        finished = _finished_model(folder, plan)
+        if finished is not None:
+            finish(finished, plan, folder, Console())
+            return 0
+        return carry_out(_model_at(path, plan), plan, folder)
+
+
+def _model_at(path: Path | None, plan: Plan) -> IMeL:
+    """The model as a checkpoint has it, or a new one where none was taken yet."""
+    if path is None:
+        return make_model(plan)
+    return IMeL.resume(path, plan.env, plan.run.device, **plan.settings.as_json())
+
+
+def _finished_model(folder: Path, plan: Plan) -> IMeL | None:
+    """The model of a run that has no steps left to take."""
+    try:
+        model = IMeL.load(folder / layout.MODEL, device=plan.run.device)
+    except CheckpointError:
+        return None  # none yet, or damaged: the checkpoints decide
+    return model if model.learned_timesteps >= plan.run.total_timesteps else None
+
+
+def _say_where(folder: Path, console: Console) -> None:
+    console.out("written:", highlight=False)
+    for file in layout.files_of_a_run(folder):
+        console.out(f"  {file}", highlight=False)

@@ -16,10 +16,10 @@ from imel.bench.launch import launch, unfinished
 from imel.bench.progress import GridProgress
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
-from imel.cli.pictures import DOTS_PER_INCH
 from imel.cli.pools import PIPE_WIDTH, choose_pool, settings_from
-from imel.cli.run_directory import write_json
 from imel.errors import ImelError
+from imel.pictures.run import DOTS_PER_INCH
+from imel.runs.layout import write_json
 from imel.tune.confirm import Comparison, compare, new_seeds, runs_to_compare
 from imel.tune.pictures import history_figure, importance_figure, importances
 from imel.tune.progress import SearchProgress

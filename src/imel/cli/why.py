@@ -16,14 +16,14 @@ import tyro
 from numpy.typing import NDArray
 
 from imel.cli.arguments import parse
-from imel.cli.evaluation import EVALUATION_SEED
-from imel.cli.stored_run import find_run
-from imel.cli.why_frames import draw_frames
 from imel.cli.why_text import as_document, print_answer
 from imel.errors import ImelError, SettingsError
 from imel.explain import Explanation, explain, familiarity_of
+from imel.pictures.why import Chosen, draw_frames
+from imel.playing import make_environment
 from imel.policy import ImelPolicy
-from imel.rendering import make_environment
+from imel.runs.evaluation import EVALUATION_SEED
+from imel.runs.stored import find_run
 
 _DESCRIPTION = """\
 Play an episode with a policy's mean action, and say which memories made the action at one step,
@@ -62,16 +62,6 @@ class WhyArguments:
     """Print JSON, with all there is to say about the memories listed."""
     threads: int = 1
     """Threads of the linear algebra."""
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A step that is explained."""
-
-    name: str  # why this step
-    step: int
-    why: Explanation
-    otherwise: Explanation | None  # without some episodes
 
 
 def run(argv: Sequence[str]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -10,9 +10,7 @@ from rich.table import Table
 
 from imel.explain import Explanation
 from imel.explain.explanation import vector
-
-if TYPE_CHECKING:
-    from imel.cli.why import Chosen
+from imel.pictures.why import Chosen
 
 _COLUMNS = ("rows", "weights", "contributions", *Explanation.columns())
 

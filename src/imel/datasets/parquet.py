@@ -17,7 +17,7 @@ import numpy as np
 from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, checked
 from imel.errors import ImelError
 from imel.extras import require
-from imel.files import write_atomically
+from imel.persistence.files import write_atomically
 from imel.policy import ImelPolicy
 
 _FORMAT, _SCHEMA = "imel-transitions", 1

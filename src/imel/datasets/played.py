@@ -10,8 +10,8 @@ import torch
 from imel.advantage import estimate_advantages
 from imel.datasets.columns import Array, Columns
 from imel.errors import ImelError
-from imel.rendering import Environment, make_environment
-from imel.saving import SavedAlgorithm
+from imel.persistence.saving import SavedAlgorithm
+from imel.playing import Environment, make_environment
 
 _LONGEST = 10_000
 """Steps after which an episode is left, whatever the environment says."""

@@ -21,7 +21,7 @@ from imel.errors import ImelError
 from imel.improvement import improved_means, step_size
 from imel.kernels import denormals_flushed
 from imel.memory import PRIOR
-from imel.saving import SavedAlgorithm
+from imel.persistence.saving import SavedAlgorithm
 from imel.schedules import parse_schedule
 from imel.training import fit_leave_one_out
 

@@ -77,7 +77,7 @@ def _add_models(router: APIRouter, session: Session) -> None:
         return {
             "title": files.title,
             "env": files.env,
-            "curve": files.curve,
+            "curve": session.curve,
             "newest": describe(session.insight(session.newest)),
             "models": [
                 {

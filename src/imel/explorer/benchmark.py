@@ -22,11 +22,11 @@ import uvicorn
 from gymnasium import spaces
 
 from imel.explorer.packing import unpack
-from imel.explorer.run_files import RunFiles, describe
 from imel.explorer.server import hosts_of, make_app, open_port
 from imel.explorer.session import Session
 from imel.memory import MemorySettings
 from imel.policy import MkiPolicy
+from imel.runs.stored import RunFiles, describe
 
 _EPISODE = 1000
 

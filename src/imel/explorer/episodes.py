@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explorer.insight import Insight
-from imel.rendering import make_environment, picture
+from imel.pictures.rendering import picture
+from imel.playing import make_environment
 
 Array = NDArray[Any]
 

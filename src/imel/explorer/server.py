@@ -18,7 +18,7 @@ from imel.errors import ImelError
 from imel.explorer.api import make_router
 from imel.explorer.guard import Guard
 from imel.explorer.session import Session
-from imel.rendering import UnclearStateError
+from imel.pictures.rendering import UnclearStateError
 
 FIRST_PORT, PORTS_TRIED = 8642, 20
 

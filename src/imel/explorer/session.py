@@ -18,19 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
+from imel.explorer.curve import describe_curve
 from imel.explorer.episodes import Episode, evaluate, record, remembered
 from imel.explorer.insight import Insight
 from imel.explorer.jobs import Job, Jobs
 from imel.explorer.memory_map import Plane, Projection, make_plane
-from imel.explorer.run_files import RunFiles
+from imel.pictures.rendering import UnclearStateError, picture, pose
+from imel.playing import Environment, make_environment
 from imel.policy import ImelPolicy
-from imel.rendering import (
-    Environment,
-    UnclearStateError,
-    make_environment,
-    picture,
-    pose,
-)
+from imel.runs.stored import RunFiles
 
 Array = NDArray[Any]
 Value = TypeVar("Value")
@@ -63,6 +59,7 @@ class Session:
 
     def __init__(self, run: RunFiles) -> None:
         self.run = run
+        self.curve = None if run.folder is None else describe_curve(run.folder)
         self.jobs = Jobs()
         self._insights: Recent[Insight] = Recent(8)
         self._forgotten: Recent[Array] = Recent(256)

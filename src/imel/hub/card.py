@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
-from imel import checkpoint
 from imel.extras import require
 from imel.hub.files import CONFIG, CURVE, EVALUATION, MODEL, POLICY, PROVENANCE, read_table
+from imel.persistence import checkpoint
 from imel.policy import POLICIES
 from imel.settings import Settings
 

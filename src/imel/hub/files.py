@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from imel import checkpoint
 from imel.errors import CheckpointError, ImelError
-from imel.saving import require_entries
+from imel.persistence import checkpoint
+from imel.persistence.saving import require_entries
 
 MODEL, CARD = "model.safetensors", "README.md"
 CONFIG, EVALUATION, PROVENANCE = "config.json", "evaluation.json", "provenance.json"

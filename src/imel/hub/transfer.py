@@ -20,9 +20,9 @@ from stable_baselines3.common.type_aliases import GymEnv
 from imel.algorithm import IMeL
 from imel.errors import ImelError
 from imel.extras import require
-from imel.files import write_atomically
 from imel.hub.card import model_card
 from imel.hub.files import CARD, KNOWN, MODEL, check_files, run_files
+from imel.persistence.files import write_atomically
 
 
 def push_to_hub(

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import torch
 
-from imel import checkpoint
+from imel.persistence import checkpoint
 from imel.errors import CheckpointError
 from imel.policy import POLICIES
 from imel.policy.base import ImelPolicy

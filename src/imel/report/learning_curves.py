@@ -12,8 +12,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from imel.pictures.nearby import Array
 from imel.report.names import Styles, legend_handles, short_steps, styles
-from imel.report.nearby import Array
 from imel.report.results import FinishedRun, Results, TaskResults, panel_title
 from imel.report.statistics import bootstrap, interquartile_mean
 

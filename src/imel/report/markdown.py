@@ -8,8 +8,8 @@ from statistics import median
 
 import numpy as np
 
+from imel.pictures.nearby import Array
 from imel.report.names import algorithm_name
-from imel.report.nearby import Array
 from imel.report.results import Group, Results, TaskResults
 from imel.report.scores import Scale, overall, overall_difference, overall_probability
 from imel.report.statistics import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from imel.pictures.nearby import Array
 from imel.report.names import algorithm_order, short_steps, task_order, task_title
-from imel.report.nearby import Array
 
 Row = Mapping[str, Any]
 

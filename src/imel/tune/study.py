@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from imel.bench.run import EVALUATIONS, Run
 from imel.errors import ImelError
-from imel.resume import differences
+from imel.persistence.resume import differences
 from imel.tune.space import Drawn, Parameter, find_space, overrides, point
 
 JOURNAL = "study.jsonl"

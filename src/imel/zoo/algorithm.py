@@ -11,7 +11,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import ConstantSchedule
 
 from imel import algorithm
-from imel.checkpoint import path_for
+from imel.persistence.checkpoint import path_for
 from imel.policy import ImelPolicy
 
 _ALMOST_NOTHING = 1e-6

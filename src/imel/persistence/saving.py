@@ -14,10 +14,10 @@ from stable_baselines3.common.type_aliases import GymEnv
 from torch import Tensor
 from torch.optim import Optimizer
 
-from imel import checkpoint
 from imel.critic import Critic
 from imel.errors import CheckpointError, ImelError
 from imel.normaliser import ReturnScale, RunningMoments
+from imel.persistence import checkpoint
 from imel.policy import ImelPolicy
 from imel.rollout import EpisodeClock
 from imel.settings import Settings

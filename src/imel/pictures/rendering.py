@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from imel.errors import ImelError
+from imel.playing import Environment, one_line
 
 Array = NDArray[Any]
-Environment = gymnasium.Env[Any, Any]
 
 
 class UnclearStateError(ImelError):
@@ -25,8 +25,8 @@ class UnclearStateError(ImelError):
 
 
 _QUALITY = 82
-_LARGEST, _DRAWN = 640, 360
-"""Pixels of a picture's longer side, and of one that MuJoCo draws."""
+_LARGEST = 640
+"""Pixels of a picture's longer side."""
 _HINT = "MuJoCo needs a display, or MUJOCO_GL=egl or osmesa"
 
 
@@ -42,28 +42,6 @@ def prepare_drawing() -> None:
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     if ctypes.util.find_library("EGL"):
         os.environ.setdefault("MUJOCO_GL", "egl")
-
-
-def make_environment(env_id: str, rendered: bool) -> Environment:
-    """One copy of an environment; whatever keeps it from being made is said in one line."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what matters among them becomes an error
-            options = {"render_mode": "rgb_array", **_drawing_options(env_id)} if rendered else {}
-            return gymnasium.make(env_id, **options)
-    except Exception as error:  # a missing package, a driver, the environment's own code
-        raise ImelError(f"cannot make environment '{env_id}': {_reason(error)}") from None
-
-
-def _drawing_options(env_id: str) -> dict[str, Any]:
-    """MuJoCo is told to follow what moves, where a model has a camera for it.
-
-    It draws no larger than is shown: without a GPU that saves half the time.
-    """
-    spec = gymnasium.registry.get(env_id)
-    entry = None if spec is None else spec.entry_point
-    mujoco = isinstance(entry, str) and entry.startswith("gymnasium.envs.mujoco")
-    return {"width": _DRAWN, "height": _DRAWN, "camera_name": "track"} if mujoco else {}
 
 
 def picture(env: Environment) -> bytes:
@@ -83,7 +61,7 @@ def pixels_of(env: Environment) -> Array:
             pixels = env.render()
     except Exception as error:  # whatever a driver or a renderer may raise
         missing = isinstance(error, gymnasium.error.DependencyNotInstalled)
-        reason = str(error) if missing else f"{_reason(error)} ({_HINT})"
+        reason = str(error) if missing else f"{one_line(error)} ({_HINT})"
         raise ImelError(f"no pictures: {reason}") from None
     if not isinstance(pixels, np.ndarray):
         raise ImelError("no pictures: the environment draws no rgb arrays")
@@ -128,7 +106,3 @@ def _set_state(inner: Any, observation: Array) -> Array:
     inner.set_state(place, observation[positions : positions + inner.model.nv])
     observed: Array = inner._get_obs()
     return observed[:positions]
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
+from imel.explain import Explanation
+from imel.pictures.frames import Frame, Strip, frames_figure
+from imel.pictures.rendering import UnclearStateError, pixels_of, pose, prepare_drawing
+from imel.playing import Environment, make_environment
 from imel.policy import ImelPolicy
-from imel.rendering import (
-    Environment,
-    UnclearStateError,
-    make_environment,
-    pixels_of,
-    pose,
-    prepare_drawing,
-)
-from imel.report.frames import Frame, Strip, frames_figure
-
-if TYPE_CHECKING:
-    from imel.cli.why import Chosen
 
 Array = NDArray[Any]
 
 _CONNECTIONS = {"sum": "its action is made of", "none": "nearest to it"}
 _MEMORIES = 5
 _DOTS_PER_INCH = 110
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A step that is explained."""
+
+    name: str  # why this step
+    step: int
+    why: Explanation
+    otherwise: Explanation | None  # without some episodes
 
 
 def draw_frames(

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from imel.checkpoint import library_versions
+from imel.persistence.checkpoint import library_versions
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from imel.errors import ImelError
-from imel.files import write_atomically
+from imel.persistence.files import write_atomically
 
 CONFIG = "config.json"
 PROVENANCE = "provenance.json"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from imel.cli.explore import find_files
-from imel.cli.surface import (
+from imel.errors import ImelError
+from imel.pictures.plane import (
     act_at,
     as_array,
     choose_action,
@@ -17,11 +17,10 @@ from imel.cli.surface import (
     policy_surface,
     principal_plane,
 )
-from imel.errors import ImelError
-from imel.explorer.run_files import StoredModel
+from imel.pictures.surface import PolicySurface
+from imel.pictures.update import UpdateStep
 from imel.policy import ImelPolicy
-from imel.report.surface import PolicySurface
-from imel.report.update import UpdateStep
+from imel.runs.stored import StoredModel, find_files
 
 _MOST_FRAMES = 60
 

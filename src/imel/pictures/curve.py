@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from imel.errors import ImelError
-from imel.report.nearby import Array, Summary, summarise_near
+from imel.pictures.nearby import Array, Summary, summarise_near
 
 _COLOUR, _EVALUATION = "#2166ac", "#d6604d"
 _PLACES, _REACH = 200, 0.04

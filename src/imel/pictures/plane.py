@@ -1,6 +1,6 @@
 """The data of the policy picture: a plane through state space, the policy on it, the memories.
 
-It is the only place where the picture meets the model; `imel.report.surface` draws plain arrays.
+It is the only place where the picture meets the model; `imel.pictures.surface` draws plain arrays.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imel.errors import SettingsError
+from imel.pictures.surface import PolicySurface
 from imel.policy import Acting, ImelPolicy
-from imel.report.surface import PolicySurface
 
 Array = NDArray[np.float64]
 

@@ -10,12 +10,14 @@ import uuid
 import warnings
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 from stable_baselines3.common.logger import KVWriter
 
 from imel.errors import ImelError, SettingsError, nearest_name
 from imel.extras import require
+from imel.runs import layout
 
 TRACKERS = ("wandb", "trackio")
 
@@ -106,3 +108,16 @@ def track(
         return TrackerOutput(run, run.step)
     except Exception as error:  # neither package says which ones it raises
         raise ImelError(f"{tracker} cannot track this run: {error}") from error
+
+
+def track_folder(
+    tracker: str, project: str, folder: Path, config: Mapping[str, Any]
+) -> TrackerOutput:
+    """Track the run of a folder: a new tracked run, or the one of before a resume."""
+    path = folder / layout.TRACKING
+    wanted = {"track": tracker, "track_project": project}
+    stored = layout.read_json(path) if path.is_file() else {}
+    if any(stored.get(key) != value for key, value in wanted.items()):
+        stored = {**wanted, "identity": new_identity()}
+        layout.write_json(path, stored)
+    return track(tracker, project, folder.name, config, stored["identity"])

@@ -16,9 +16,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import check_for_correct_spaces
 
 from imel.algorithm import IMeL
-from imel.cli.run_directory import VIDEO
 from imel.environments import make_environments
 from imel.errors import ImelError
+from imel.runs.layout import VIDEO
 
 EVALUATION_SEED = 10_000
 """Episodes of an evaluation start from here, whatever the run's own seed."""

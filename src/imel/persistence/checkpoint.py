@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from imel.errors import CheckpointError, ImelError
-from imel.files import write_atomically
+from imel.persistence.files import write_atomically
 
 SUFFIX = ".safetensors"
 SCHEMA = 1

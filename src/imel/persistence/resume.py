@@ -16,9 +16,9 @@ from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from imel import checkpoint
 from imel.algorithm import IMeL
 from imel.errors import CheckpointError, ImelError
+from imel.persistence import checkpoint
 
 _NAME = re.compile(r"iteration-(\d+)" + re.escape(checkpoint.SUFFIX))
 

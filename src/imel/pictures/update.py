@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from imel.report.nearby import Array, summarise_near
-from imel.report.surface import (
+from imel.pictures.nearby import Array, summarise_near
+from imel.pictures.surface import (
     LOWERED,
     OLD,
     POLICY,

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from imel.algorithm import IMeL
-from imel.cli import run_directory
-from imel.cli.surface import policy_surface
-from imel.report.curve import curve_figure, read_curve
-from imel.report.surface import surface_figure
+from imel.pictures.curve import curve_figure, read_curve
+from imel.pictures.plane import policy_surface
+from imel.pictures.surface import surface_figure
+from imel.runs import layout
 
 DOTS_PER_INCH = 130
 
@@ -26,11 +26,11 @@ def draw_run(
             *([f"seed {config['seed']}"] if "seed" in config else []),
         ]
     )
-    figures = {run_directory.POLICY: surface_figure(policy_surface(model.policy, title, action))}
-    monitor = folder / run_directory.MONITOR
+    figures = {layout.POLICY: surface_figure(policy_surface(model.policy, title, action))}
+    monitor = folder / layout.MONITOR
     if monitor.is_file():
-        curve = read_curve(monitor, folder / run_directory.EVALUATION, title)
-        figures[run_directory.CURVE] = curve_figure(curve)
+        curve = read_curve(monitor, folder / layout.EVALUATION, title)
+        figures[layout.CURVE] = curve_figure(curve)
     for name, figure in figures.items():
         figure.savefig(folder / name, dpi=DOTS_PER_INCH)
     return [folder / name for name in figures]

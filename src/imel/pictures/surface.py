@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from imel.report.nearby import Array, summarise_near
+from imel.pictures.nearby import Array, summarise_near
 
 _MAP, _RANGE = "coolwarm", Normalize(-1.0, 1.0)
 RAISED, LOWERED, OLD, POLICY = "#b2182b", "#2166ac", "#8a8a8a", "#111111"

@@ -9,7 +9,7 @@ from matplotlib.animation import PillowWriter
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from imel.report.surface import PolicySurface, draw_map
+from imel.pictures.surface import PolicySurface, draw_map
 
 _DOTS_PER_INCH = 90
 _LAST = 6

@@ -1,0 +1,1 @@
+"""Models in files: checkpoints without pickle, saving, loading, and resuming bit for bit."""

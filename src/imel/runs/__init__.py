@@ -1,0 +1,1 @@
+"""A run and its directory: plan, training, logs, evaluation, and finding it all again."""

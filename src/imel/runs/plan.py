@@ -1,0 +1,105 @@
+"""A run's plan: everything that decides its outcome, and its written form, `config.json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import tyro
+
+from imel.errors import SettingsError, nearest_name
+from imel.policy import POLICIES, ImelPolicy
+from imel.presets import PRESETS
+from imel.runs.trackers import TRACKERS, check_tracker
+from imel.settings import Settings
+
+POLICY_NAMES: dict[str, type[ImelPolicy]] = {
+    name.removesuffix("Policy").lower(): policy for name, policy in POLICIES.items()
+}
+
+
+@dataclass(frozen=True)
+class RunArguments:
+    """What learns, for how long, and how it is evaluated."""
+
+    policy: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(POLICY_NAMES) + "}")] = "mki"
+    """How memories are interpolated."""
+    preset: Annotated[str | None, tyro.conf.arg(metavar="{" + ",".join(PRESETS) + "}")] = None
+    """A named set of settings; flags given beside it win."""
+    total_timesteps: int = 100_000
+    """Environment steps to learn for, over all environments together."""
+    seed: int = 0
+    """Seed of everything random."""
+    warm_start: Annotated[str | None, tyro.conf.arg(metavar="FILE|ID")] = None
+    """Begin with the memories of a Parquet file of `imel export`, or of a local Minari dataset."""
+    eval_episodes: int = 20
+    """Episodes of the deterministic evaluation at the end; 0 for none."""
+    checkpoint_every: int = 20
+    """Iterations between checkpoints. Environments are reset there, so it is part of the run."""
+    checkpoints_kept: int = 2
+    """Checkpoints that are kept, the newest ones."""
+    go_on_if_full: tyro.conf.FlagCreatePairsOff[bool] = False
+    """If a checkpoint cannot be written, say so and go on without it instead of ending the run."""
+    progress_json: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Also write progress.json: what progress.csv holds, a JSON object a line."""
+    track: Annotated[str | None, tyro.conf.arg(metavar="{" + ",".join(TRACKERS) + "}")] = None
+    """Send what is logged to an experiment tracker as well."""
+    track_project: Annotated[str, tyro.conf.arg(metavar="NAME")] = "imel"
+    """The tracker's project."""
+    threads: int = 1
+    """Threads of the linear algebra. One is fastest for networks and memories of this size."""
+    device: str = "cpu"
+    """Where the networks and the memory live."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides a run's outcome; `config.json` is its written form."""
+
+    env: str
+    run: RunArguments
+    settings: Settings
+    policy_kwargs: Mapping[str, Any]
+
+    @property
+    def policy_class(self) -> type[ImelPolicy]:
+        """The policy behind the short name."""
+        return find_policy(self.run.policy)
+
+    def as_json(self) -> dict[str, Any]:
+        """A document that `--config` reads back as this plan."""
+        return {
+            "env": self.env,
+            **asdict(self.run),
+            **self.settings.as_json(),
+            "policy_kwargs": {
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in self.policy_kwargs.items()
+            },
+        }
+
+
+def find_policy(name: str) -> type[ImelPolicy]:
+    """Return the policy behind a short name."""
+    if name not in POLICY_NAMES:
+        raise SettingsError(f"unknown policy '{name}'; {nearest_name(name, POLICY_NAMES)}")
+    return POLICY_NAMES[name]
+
+
+def checked(run: RunArguments) -> RunArguments:
+    """Refuse numbers out of range, and a tracker that cannot be used."""
+    for name, least in (
+        ("total_timesteps", 1),
+        ("seed", 0),
+        ("eval_episodes", 0),
+        ("checkpoint_every", 1),
+        ("checkpoints_kept", 1),
+        ("threads", 1),
+    ):
+        value = getattr(run, name)
+        if not least <= value < 2**31:
+            raise SettingsError(f"{name}={value} is not between {least} and {2**31 - 1}")
+    if run.track is not None:
+        check_tracker(run.track)
+    return run
