@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from benchmarks.explorer import Served
 from explorer.conftest import train
 from imel.cli.explore import find_files
-from imel.explorer.benchmark import Served
 from imel.explorer.session import Session
 
 if TYPE_CHECKING:
