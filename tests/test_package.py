@@ -33,8 +33,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "datasets": ("minari", "h5py", "pyarrow"),
     "hub": ("huggingface_hub",),
     "ray": ("ray",),
-    "index": ("faiss",),
-    "fast": ("numba",),
     "explorer": ("fastapi", "uvicorn", "pygame"),
 }
 PACKAGES = sorted({package for packages in EXTRAS.values() for package in packages})

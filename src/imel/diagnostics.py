@@ -6,9 +6,7 @@ import torch
 
 from imel.experience import Rollout
 from imel.improvement import mean_kl
-from imel.interpolators.anchored import AnchoredTrend
 from imel.interpolators.base import Weighted, effective_neighbours
-from imel.interpolators.mki import ConditionedKernel
 from imel.policy import ImelPolicy
 from imel.training import leave_one_out_error
 
@@ -43,11 +41,6 @@ def diagnose(
     if isinstance(conditioned, Weighted):
         weights = conditioned.weights(policy.normaliser(states[:_FEW_ROWS]))
         figures["memory/effective_neighbours"] = float(effective_neighbours(weights.abs()).mean())
-    kernel = conditioned.kernel if isinstance(conditioned, AnchoredTrend) else conditioned
-    if isinstance(kernel, ConditionedKernel):
-        error = kernel.index_error(policy.normaliser(states[:_FEW_ROWS]))
-        if error is not None:
-            figures["memory/index_error"] = error
     age = iteration - memory.column("iterations").double()
     figures["memory/age"] = float(age.mean())
     figures["memory/size"] = len(memory)
