@@ -1,16 +1,11 @@
 """What every test shares: reproducible draws, and one thread for each process."""
 
-import os
 import signal
 from collections.abc import Iterator
 
 import pytest
 import torch
 from hypothesis import settings
-
-if not torch.cuda.is_available():
-    # Triton asks for this when it is imported: GPU kernels then run on the CPU, slowly
-    os.environ["TRITON_INTERPRET"] = "1"
 
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")

@@ -167,6 +167,9 @@ def test_overrides_reach_settings_options_and_preset_and_change_the_hash() -> No
         assert settings_hash(task, former | {name: value}) != settings_hash(task, former)
     without = {name: value for name, value in plain.items() if name != "std"}
     assert settings_hash(task, plain | {"std": None}) != settings_hash(task, without)
+    # An option that was removed had one value in all earlier results
+    options = plain["policy_kwargs"] | {"acting_index": "none"}
+    assert settings_hash(task, plain | {"policy_kwargs": options}) == settings_hash(task, plain)
     with pytest.raises(SettingsError, match="did you mean 'memory_size'"):
         mki.settings(task, {"memory_siz": 4096})
 

@@ -12,8 +12,7 @@ import torch
 from sklearn.metrics.pairwise import rbf_kernel
 from torch import Tensor
 
-from imel import kernels
-from imel.kernels import PreparedKeys, denormals_flushed, kernel_interpolation
+from imel.kernels import denormals_flushed, kernel_interpolation, kernel_weights
 from samples import RAGGED
 
 
@@ -71,20 +70,10 @@ def naive(of: Problem, normalised: bool) -> Tensor:
     return answer
 
 
-# All queries in one tile; three a tile, with a last one that is not full; one a tile
-TILINGS = {"one tile": 1 << 19, "several tiles": 3 * sum(RAGGED) + 1, "tiny tiles": 1}
-
-
-@pytest.fixture(params=TILINGS.values(), ids=list(TILINGS))
-def _tiling(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_TILE_ELEMENTS", request.param)
-
-
 masks = pytest.mark.parametrize("masked", [True, False], ids=["masked", "unmasked"])
 norms = pytest.mark.parametrize("normalised", [True, False], ids=["softmax", "plain sum"])
 
 
-@pytest.mark.usefixtures("_tiling")
 @masks
 @norms
 def test_answer_is_that_of_a_naive_loop(masked: bool, normalised: bool) -> None:
@@ -92,7 +81,6 @@ def test_answer_is_that_of_a_naive_loop(masked: bool, normalised: bool) -> None:
     torch.testing.assert_close(kernel_interpolation(*of, normalised), naive(of, normalised))
 
 
-@pytest.mark.usefixtures("_tiling")
 @masks
 @norms
 def test_gradients_are_those_of_finite_differences(masked: bool, normalised: bool) -> None:
@@ -104,21 +92,6 @@ def test_gradients_are_those_of_finite_differences(masked: bool, normalised: boo
         )
 
     assert torch.autograd.gradcheck(interpolate, of[:3])
-
-
-@norms
-def test_tiles_give_the_answer_and_gradients_of_one_tile(
-    normalised: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcomes = []
-    for elements in TILINGS.values():
-        monkeypatch.setattr(kernels, "_TILE_ELEMENTS", elements)
-        of = problem().differentiable()
-        answer = kernel_interpolation(*of, normalised)
-        outcomes.append((answer, *torch.autograd.grad(answer.square().sum(), of[:3])))
-    for whole, *tiled in zip(*outcomes, strict=True):
-        for part in tiled:
-            torch.testing.assert_close(part, whole)
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 2], ids=["queries", "keys", "values"])
@@ -135,29 +108,13 @@ def test_each_gradient_can_be_asked_for_alone(wanted: int) -> None:
     assert all(columns[i].grad is None for i in range(3) if i != wanted)
 
 
-def test_nothing_of_the_size_of_all_weights_outlives_the_tiles(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(kernels, "_TILE_ELEMENTS", TILINGS["several tiles"])
-    kept: list[int] = []
-
-    def note(saved: Tensor) -> Tensor:
-        kept.append(saved.numel())
-        return saved
-
-    with torch.autograd.graph.saved_tensors_hooks(note, lambda saved: saved):
-        kernel_interpolation(*problem().differentiable())
-    assert kept
-    assert max(kept) <= TILINGS["several tiles"]
-
-
 def test_weights_are_nadaraya_watson() -> None:
     of = problem(masked=False)
     kernel = rbf_kernel(of.queries.numpy(), of.keys.numpy(), gamma=1.0)
     shares = kernel / kernel.sum(axis=1, keepdims=True)
-    plain = PreparedKeys(of.keys, normalised=False).weights(of.queries)
+    plain = kernel_weights(of.queries, of.keys, normalised=False)
     np.testing.assert_allclose(plain.numpy(), kernel, rtol=1e-10)
-    weights = PreparedKeys(of.keys).weights(of.queries)
+    weights = kernel_weights(of.queries, of.keys)
     np.testing.assert_allclose(weights.numpy(), shares, rtol=1e-10)
     answer = kernel_interpolation(*of)
     np.testing.assert_allclose(answer.numpy(), shares @ of.values.numpy(), rtol=1e-10)
@@ -167,7 +124,7 @@ def test_weights_are_nadaraya_watson() -> None:
 def test_inputs_are_left_as_they_were(normalised: bool) -> None:
     of, untouched = problem(), problem()
     kernel_interpolation(*of, normalised)
-    PreparedKeys(of.keys, normalised).weights(of.queries)
+    kernel_weights(of.queries, of.keys, normalised)
     torch.testing.assert_close(list(of), list(untouched), rtol=0.0, atol=0.0)
 
 
@@ -180,7 +137,7 @@ def test_far_queries_are_finite_and_answered_by_the_closest_key(distance: float)
     assert answer.flatten().tolist() == [2.0, 3.0]
     (gradient,) = torch.autograd.grad(answer.sum(), queries)
     assert torch.isfinite(gradient).all()
-    plain = PreparedKeys(keys, normalised=False).weights(queries.detach())
+    plain = kernel_weights(queries.detach(), keys, normalised=False)
     assert torch.equal(plain, torch.zeros(2, 3))
 
 

@@ -15,6 +15,7 @@ from scipy.stats import kstest, uniform
 from torch import Tensor
 
 from imel.memory import Forgetting, ForgettingUnit, Memory, MemorySettings
+from small import BATCH, small_model
 
 CAPACITY = 20
 every_mode = pytest.mark.parametrize(
@@ -327,3 +328,25 @@ def test_the_newest_rows_are_those_of_the_last_iterations() -> None:
     memory = adder.memory
     assert set(memory.column("iterations")[memory.newest(4)].tolist()) == {1}
     assert sorted(memory.newest(100).tolist()) == list(range(7))
+
+
+@pytest.mark.parametrize(("states", "actions", "size"), [(2, 1, 84), (17, 6, 324), (257, 17, 2508)])
+def test_a_transition_takes_the_bytes_the_documentation_says(
+    states: int, actions: int, size: int
+) -> None:
+    memory = Memory(10, states, actions)
+    row = sum(memory.get_buffer(name)[0].nbytes for name in memory.column_names)
+    assert row == 4 * (2 * states + 6 * actions + 3) + 32 == size
+
+
+def test_a_longer_run_takes_no_more_memory() -> None:
+    model = small_model()
+
+    def held() -> int:
+        tensors = [*model.policy.state_dict().values(), *model.critic.state_dict().values()]
+        return sum(tensor.nbytes for tensor in tensors)
+
+    before = held()
+    for _ in range(4):  # the memory is full after two batches
+        model.learn(2 * BATCH, reset_num_timesteps=False)
+        assert held() == before

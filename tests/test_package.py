@@ -33,8 +33,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "datasets": ("minari", "h5py", "pyarrow"),
     "hub": ("huggingface_hub",),
     "ray": ("ray",),
-    "index": ("faiss",),
-    "fast": ("numba",),
     "explorer": ("fastapi", "uvicorn", "pygame"),
 }
 PACKAGES = sorted({package for packages in EXTRAS.values() for package in packages})
@@ -64,7 +62,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / name, source)
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     shutil.copytree(ROOT / "src", source / "src", ignore=ignored)
-    shutil.copytree(ROOT / "tests", source / "tests", ignore=ignored)
+    for name in ("tests", "benchmarks"):
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
     flags = ("--wheel", "--no-isolation", "--outdir", str(target))
     python("-m", "build", *flags, str(source))
     (built,) = target.glob("*.whl")

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from benchmarks.explorer import Served
 from explorer.conftest import train
-from imel.explorer.benchmark import Served
 from imel.explorer.session import Session
 from imel.runs.stored import find_files
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.explorer import Served
 from explorer.conftest import HOST, OWN, Page
 from imel.cli.main import main
 from imel.errors import ImelError
 from imel.explorer import guard
-from imel.explorer.benchmark import Served
 from imel.explorer.server import FIRST_PORT, check_host, hosts_of, open_port
 from imel.explorer.session import Session
 

@@ -206,6 +206,9 @@ _AS_BEFORE = {
 }
 """Settings younger than the first results, with the value under which those were made."""
 
+_REMOVED_OPTIONS = {"MkiPolicy": {"acting_index": "none"}}
+"""Options of a policy that are gone, with the value under which earlier results were made."""
+
 
 def find_algorithm(name: str) -> Algorithm:
     """The algorithm or variant of this name; refuses one that is unknown or not installed."""
@@ -225,6 +228,9 @@ def find_algorithm(name: str) -> Algorithm:
 def settings_hash(task: Task, settings: Mapping[str, Any]) -> str:
     """Ten digits that change with any setting or with the task's environment."""
     told = dict(item for item in settings.items() if item not in _AS_BEFORE.items())
+    removed = _REMOVED_OPTIONS.get(told.get("policy", ""), {})
+    if removed:
+        told["policy_kwargs"] = {**told["policy_kwargs"], **removed}
     document = {"environment": task.as_json(), "settings": told}
     # Through JSON once: numbers then have one spelling, whether given as 1 or 1.0
     plain = json.loads(json.dumps(document), parse_int=float)

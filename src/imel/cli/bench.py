@@ -14,7 +14,6 @@ from imel.bench.launch import grid, launch, unfinished
 from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store, identity
 from imel.bench.suites import Suite, find_suite
-from imel.cli import bench_speed
 from imel.cli.arguments import parse
 from imel.cli.pools import PIPE_WIDTH, choose_pool, refuse_repeated_flags, settings_from
 from imel.errors import SettingsError
@@ -32,7 +31,6 @@ examples:
   imel bench --tasks hopper walker2d --algorithms mki np trpo --seeds 0 1 2 3 4
   imel bench --tasks Pendulum-v1 --algorithms mki --set std=0.5:0.1 memory_size=4096
   imel bench --table --store runs/bench
-  imel bench speed --tasks hopper --steps 10000 --out runs/speed --into docs/performance.md
 
 Results are kept in the store. The same command again does only what is missing or has failed; a
 run counts as done when task, settings, seed and steps agree. So take a new store for new code.
@@ -80,8 +78,6 @@ class BenchArguments:
 def run(argv: Sequence[str]) -> int:
     """The command; its exit code."""
     refuse_repeated_flags(argv)
-    if argv[:1] == ["speed"]:
-        return bench_speed.run(argv[1:])
     arguments: BenchArguments = parse(BenchArguments, argv, "imel bench", _DESCRIPTION)
     _check(arguments)
     suite = _chosen(arguments)

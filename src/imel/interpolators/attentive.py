@@ -17,7 +17,7 @@ from imel.interpolators.neural_process import (
     NeuralProcess,
     pairs,
 )
-from imel.kernels import PreparedKeys, kernel_interpolation
+from imel.kernels import kernel_interpolation, kernel_weights
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class AttentionReader:
 
     def __init__(self, path: AttentionPath, keys: Tensor, encoded: Tensor) -> None:
         self._features = path.features
-        self._keys = PreparedKeys(keys)
+        self._keys = keys
         self._encoded = encoded
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class AttentionReader:
     def weights(self, states: Tensor) -> Tensor:
         """The attention each state pays to each memory."""  # [T, N]
         with torch.no_grad():
-            return self._keys.weights(self._features(states))
+            return kernel_weights(self._features(states), self._keys)
 
 
 class ConditionedAttention(Weighted):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from imel.errors import SettingsError
 from imel.experience import Context
 from imel.interpolators.base import Interpolator, Prediction, Weighted, mlp
 from imel.interpolators.frozen import FrozenNetwork, frozen_layers
-from imel.interpolators.index import IndexedAverage, import_faiss
-from imel.kernels import PreparedAverage, kernel_interpolation
+from imel.kernels import kernel_interpolation, kernel_weights
 
 
 @dataclass(frozen=True)
@@ -34,9 +32,6 @@ class MkiOptions:
     penalty: float = 1.0
     """Anchored: how far the trend of improvements is shrunk, in units of its basis' mean
     eigenvalue."""
-    acting_index: Literal["none", "faiss"] = "none"
-    """`faiss`: act on the nearest memories only, found by an approximate index that is made again
-    after every fit (extra `index`). It pays from some 100 000 memories on; fitting is exact."""
 
 
 class MeanKernelInterpolation(Interpolator):
@@ -50,10 +45,6 @@ class MeanKernelInterpolation(Interpolator):
         super().__init__()
         del value_dim  # whatever is remembered is averaged as it is
         self.options = options
-        if options.acting_index == "faiss":
-            import_faiss()
-            if not options.normalised:
-                raise SettingsError("acting_index='faiss' needs normalised=True")
         self.embed = mlp(state_dim, options.hidden, options.features)  # f^w
         self.skip = nn.Linear(state_dim, options.features, bias=False)
         self.L = nn.Parameter(options.kernel_scale * torch.eye(options.features))
@@ -88,30 +79,18 @@ class ConditionedKernel(Weighted):
 
     def __init__(self, model: MeanKernelInterpolation, context: Context) -> None:
         self._features = _frozen(model)
-        keys = self._features(context.states)
-        self._average: PreparedAverage | IndexedAverage
-        if model.options.acting_index == "faiss" and len(context):
-            self._average = IndexedAverage(keys, context.values)
-        else:
-            self._average = PreparedAverage(keys, context.values, model.options.normalised)
+        self._keys = self._features(context.states)
+        self._normalised = model.options.normalised
         self.values = context.values
 
     def __call__(self, states: Tensor) -> Prediction:
         """The weighted average of the remembered values."""
-        with torch.no_grad():
-            return Prediction(self._average(self._features(states)))
+        return Prediction(self.weights(states) @ self.values)
 
     def weights(self, states: Tensor) -> Tensor:
         """w, which sums to one over memories unless the kernel is unnormalised."""  # [T, N]
         with torch.no_grad():
-            return self._average.weights(self._features(states))
-
-    def index_error(self, states: Tensor) -> float | None:
-        """How far the index is from the exact average at these states; None without an index."""
-        if not isinstance(self._average, IndexedAverage):
-            return None
-        with torch.no_grad():
-            return self._average.error(self._features(states))
+            return kernel_weights(self._features(states), self._keys, self._normalised)
 
 
 def _frozen(model: MeanKernelInterpolation) -> FrozenNetwork:

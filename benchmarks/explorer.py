@@ -1,4 +1,4 @@
-"""How long the explorer takes with a large memory: `python -m imel.explorer.benchmark`.
+"""Time the explorer with a large memory: `python benchmarks/explorer.py --help`.
 
 A made-up MKI policy with 100,000 memories is saved, opened and served on this machine. Given a
 Chromium and playwright, the time until its map is painted in a browser is measured too.

@@ -1,0 +1,1 @@
+"""Timing measurements, which are not part of the installed package."""
