@@ -40,6 +40,7 @@ from imel.rollout import EpisodeClock, Sampler, collect
 from imel.settings import FitSettings, Keywords, Settings
 from imel.settings.description import settings_table
 from imel.settings.refusal import refuse_unused
+from imel.updates.common import Update
 from imel.updates.paper import PaperUpdate
 from imel.updates.ridge import RidgeUpdate
 
@@ -146,20 +147,19 @@ class IMeL(SavedAlgorithm):
             self.critic = self._make_critic().to(self.device)
         self.policy.generator.manual_seed(seed)
         self.return_scale = ReturnScale(settings.gamma)
-        self.optimizers = {
-            "critic": torch.optim.Adam(
-                self.critic.parameters(), lr=settings.critic_learning_rate, fused=True
-            )
-        }
+        self.critic_optimizer = torch.optim.Adam(
+            self.critic.parameters(), lr=settings.critic_learning_rate, fused=True
+        )
+        self.interpolator_optimizer = None
         if isinstance(settings, FitSettings):
             assert isinstance(self.policy, PaperPolicy)
             parameters = self.policy.interpolator.parameters()
-            self.optimizers["interpolator"] = torch.optim.Adam(parameters, fused=True)
+            self.interpolator_optimizer = torch.optim.Adam(parameters, fused=True)
         self.update = self._make_update()
         self.update.start(self)
         self.clock = EpisodeClock(self.n_envs)
 
-    def _make_update(self) -> RidgeUpdate | PaperUpdate:
+    def _make_update(self) -> Update:
         settings: Any = self.settings
         if isinstance(self.policy, RidgePolicy):
             return RidgeUpdate(settings, self.policy)

@@ -13,6 +13,7 @@ from imel.experience import Context
 from imel.interpolators.base import Interpolator
 from imel.settings import FitSettings
 
+
 class Fit(NamedTuple):
     """What a fit came to."""
 

@@ -27,9 +27,6 @@ from imel.environments import SideBySide
 from imel.errors import ImelError, nearest_name
 from imel.policy import POLICIES
 
-PLAIN_PRESETS = {"mountaincar": "exploration"}
-"""The one setting a plain policy is given by task: there, doing nothing is a local optimum."""
-
 
 class Algorithm(Protocol):
     """What the bench needs to know of an algorithm."""
@@ -57,21 +54,14 @@ class ImelAlgorithm:
     adjustable = learns = True
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings and policy options; an override may name either, or a preset."""
+        """Settings and policy options; an override may name either."""
         policy_class = POLICIES[self.policy]
         option_names = {field.name for field in fields(policy_class.options_class)}
         options = {name: value for name, value in overrides.items() if name in option_names}
-        changes = {name: value for name, value in overrides.items() if name not in option_names}
-        alone = policy_class.recommended.get("update") == "anchored"
-        preset = changes.pop("preset", None if alone else PLAIN_PRESETS.get(task.name))
-        model = IMeL(
-            self.policy,
-            None,
-            preset=preset,
-            policy_kwargs=options,
-            _init_setup_model=False,
-            **changes,
-        )
+        changes: Any = {
+            name: value for name, value in overrides.items() if name not in option_names
+        }
+        model = IMeL(self.policy, None, policy_kwargs=options, _init_setup_model=False, **changes)
         complete = {
             "policy": self.policy,
             "policy_kwargs": asdict(policy_class.make_options(options)),
@@ -172,42 +162,10 @@ ALGORITHMS: dict[str, Algorithm] = {
     "random": Chance(),
 }
 
-_UNBOUNDED = {"peak_kl": 0.0, "forgetting_unit": "rollout"}
-
 VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
     # name: (algorithm, overrides). A variant's rows have its name as their algorithm
     "trpo-plain": ("trpo", {"normalise": False}),  # no normalisation, as the paper ran it
-    "mki-paper": ("mki", {"preset": "paper"}),
-    "mki-plain": ("mki", {"preset": "plain"}),
-    "np-anchored": ("np", {"preset": "anchored"}),
-    # What the default of mki is made of, taken away one at a time; `ridge` is it without its kernel
-    "mki-linear": ("mki", {"waves": 0}),  # trends in the state alone
-    "mki-fixed-std": ("mki", {"std_mode": "constant"}),
-    "mki-narrow": ("mki", {"std": 1.5}),  # half the sigma
-    "mki-unsettled": ("mki", {"settling": 1}),  # judged by its last policy
-    "mki-fifo": ("mki", {"memory_size": 8192, "forgetting": "fifo"}),  # nothing of the past
-    "mki-all-improved": ("mki", {"improved_size": 0}),  # the past teaches, too
-    "mki-warm": ("mki", {"cooling": 0}),  # steps do not grow shorter with time
-    "mki-strict": ("mki", {"easing": 0.0}),  # nor where there is less to gain
-    "mki-floored": ("mki", {"easing_floor": 0.1}),  # there they do, but to a tenth at most
-    "mki-mean-kl": ("mki", {"peak_kl": 0.0}),  # rare states may be moved as far as a step goes
-    "mki-rollouts": ("mki", {"forgetting_unit": "rollout"}),  # the past is few whole batches
-    "mki-unbounded": ("mki", _UNBOUNDED),  # neither of the two
-    "mki-earlier": ("mki", {**_UNBOUNDED, "easing": 0.0, "cooling": 20, "std_rate": 0.25}),
-    "mki-hasty": ("mki", {"gamma": 0.99}),  # looks only as far ahead as trpo
 }
-
-_AS_BEFORE = {
-    "cooling": 0,
-    "improved_size": 0,
-    "easing": 0.0,
-    "easing_floor": 0.0,
-    "peak_kl": 0.0,
-}
-"""Settings younger than the first results, with the value under which those were made."""
-
-_REMOVED_OPTIONS = {"MkiPolicy": {"acting_index": "none"}}
-"""Options of a policy that are gone, with the value under which earlier results were made."""
 
 
 def find_algorithm(name: str) -> Algorithm:
@@ -227,11 +185,10 @@ def find_algorithm(name: str) -> Algorithm:
 
 def settings_hash(task: Task, settings: Mapping[str, Any]) -> str:
     """Ten digits that change with any setting or with the task's environment."""
-    told = dict(item for item in settings.items() if item not in _AS_BEFORE.items())
     removed = _REMOVED_OPTIONS.get(told.get("policy", ""), {})
     if removed:
         told["policy_kwargs"] = {**told["policy_kwargs"], **removed}
-    document = {"environment": task.as_json(), "settings": told}
+    document = {"environment": task.as_json(), "settings": dict(settings)}
     # Through JSON once: numbers then have one spelling, whether given as 1 or 1.0
     plain = json.loads(json.dumps(document), parse_int=float)
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:10]

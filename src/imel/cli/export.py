@@ -131,7 +131,6 @@ def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]
     return {
         "env": env,
         "policy": type(model.policy).__name__,
-        "update": model.settings.update,
         "timesteps": model.num_timesteps,
         "iteration": model.iteration,
         "seed": model.seed,

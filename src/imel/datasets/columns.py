@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.improvement import Update
 from imel.memory import Memory
 
 Array = NDArray[Any]
@@ -29,7 +28,6 @@ VECTORS: Mapping[str, str] = MappingProxyType(
         "means": "mean",
         "behaviour_means": "behaviour_mean",
         "improved_means": "improved_mean",
-        "settled_means": "settled_mean",
         "stds": "std",
     }
 )
@@ -60,8 +58,6 @@ class Logged:
     columns: Columns
     kind: Kind
     rewarded: bool
-    update: Update | None = None
-    """Which update annotated them."""
 
     def __len__(self) -> int:
         return len(self.columns["states"])

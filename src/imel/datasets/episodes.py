@@ -49,7 +49,7 @@ def logged_episodes(episodes: Sequence[Any], policy: ImelPolicy, source: str) ->
         stds = np.broadcast_to(policy.std.cpu().numpy(), columns["actions"].shape)
         columns |= {"means": columns["actions"], "stds": stds}
     count = len(columns["states"])
-    for name in ("behaviour_means", "improved_means", "settled_means"):
+    for name in ("behaviour_means", "improved_means"):
         columns[name] = columns["means"]
     columns.setdefault("rewards", np.zeros(count, dtype=np.float32))
     columns["advantages"] = np.zeros(count, dtype=np.float32)

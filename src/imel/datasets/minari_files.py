@@ -147,6 +147,4 @@ def read_minari(dataset: Any, policy: ImelPolicy) -> Logged:
     columns = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     assert set(WHOLE) <= set(columns)
     widths = policy.memory.states.shape[1], policy.memory.actions.shape[1]
-    about = dataset.storage.metadata.get("imel")
-    update = about.get("update") if isinstance(about, dict) else None
-    return Logged(checked(columns, *widths, source), "annotated", rewarded=True, update=update)
+    return Logged(checked(columns, *widths, source), "annotated", rewarded=True)

@@ -76,7 +76,7 @@ def read_parquet(path: Path, policy: ImelPolicy) -> Logged:
         raise ImelError(f"{path} lacks a column that imel has written: {error}") from None
     state_dim, action_dim = policy.memory.states.shape[1], policy.memory.actions.shape[1]
     rows = checked(columns, state_dim, action_dim, str(path))
-    return Logged(rows, "annotated", rewarded=True, update=manifest.get("update"))
+    return Logged(rows, "annotated", rewarded=True)
 
 
 def _array(table: Any, name: str) -> Array:

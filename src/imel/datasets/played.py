@@ -59,7 +59,6 @@ def _play(model: SavedAlgorithm, env: Environment, seed: int, number: int) -> Co
         "actions": taken,
         "means": taken,
         "behaviour_means": taken,
-        "settled_means": taken,
         "improved_means": taken,
         "stds": np.array(stds),
         "rewards": np.array(rewards, np.float32),
@@ -80,7 +79,7 @@ def _advantages(model: SavedAlgorithm, seen: Array, rewards: Array, terminated: 
     ended[-1] = True
     scaled = model.return_scale.scale(torch.from_numpy(rewards)[:, None])
     advantages, _ = estimate_advantages(
-        scaled, values[:-1], values[1:], over, ended, model.settings
+        scaled, values[:-1], values[1:], over, ended, model.gamma, model.gae_lambda, "gae"
     )
     found: Array = advantages[:, 0].numpy()
     return found

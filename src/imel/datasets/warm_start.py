@@ -18,42 +18,26 @@ from imel.critic import fit_critic
 from imel.datasets.columns import Logged, trajectories
 from imel.datasets.source import Dataset, read_dataset
 from imel.errors import ImelError
-from imel.improvement import improved_means, step_size
 from imel.kernels import denormals_flushed
 from imel.memory import PRIOR
 from imel.persistence.saving import SavedAlgorithm
-from imel.schedules import parse_schedule
-from imel.training import fit_leave_one_out
 
 _CRITIC_FITS = 5
 """Iterations' worth of gradient steps for the critic."""
-_MOST_FITS, _PATIENCE, _GAIN = 50, 3, 0.01
-"""So many for the interpolator at most, until three in a row have not lowered its loss by 1 %."""
 
 
 def warm_start(model: SavedAlgorithm, dataset: Dataset) -> None:
-    """Fill the memory from a dataset and fit normaliser, critic and interpolator to it."""
+    """Fill the memory from a dataset and fit normaliser, critic and policy to it."""
     memory = model.policy.memory
-    if model.num_timesteps or not memory.holds_prior:
+    if model.num_timesteps or (len(memory) and not memory.holds_prior):
         raise ImelError("a warm start comes before the first step, and once")
     logged = read_dataset(dataset, model.policy)
-    anchored = model.settings.update == "anchored"
-    if anchored and not logged.rewarded:
-        raise ImelError(
-            "update='anchored' improves its memories again at every iteration, for which these "
-            "have no rewards; use preset='plain', or give rewards"
-        )
     rows = _rows(_fitting(logged, memory.capacity), model.policy.device)
-    if anchored and logged.update != "anchored":
-        # An anchored policy is an interpolation of means: the improvement is already made
-        rows["means"] = rows["improved_means"]
     with denormals_flushed():
         _remember(model, rows)
         if logged.rewarded:
-            advantages = _learn_values(model)
-            if logged.kind == "acted":
-                _improve(model, advantages)
-        _fit(model)
+            memory.column("advantages").copy_(_learn_values(model))
+        model.update.warm_start(model, logged)
 
 
 def _fitting(logged: Logged, capacity: int) -> dict[str, np.ndarray]:
@@ -97,9 +81,10 @@ def _remember(model: SavedAlgorithm, rows: dict[str, Tensor]) -> None:
     iterations = rows.pop("iterations")
     for iteration in torch.unique(iterations).tolist():
         some = {name: column[iterations == iteration] for name, column in rows.items()}
-        memory.add(some, iteration, model.settings, model.generator)
+        memory.add(some, iteration)
     model.policy.normaliser.update(rows["states"])
-    model.policy.changed()
+    model.policy.normaliser.refresh()
+    model.policy.invalidate()
     model.clock.next_episode = max(model.clock.next_episode, int(rows["episodes"].max()) + 1)
 
 
@@ -127,37 +112,4 @@ def _learn_values(model: SavedAlgorithm) -> Tensor:
             fit_critic(
                 model.critic, model.critic_optimizer, states, returns, settings, model.generator
             )
-    return advantages
-
-
-def _improve(model: SavedAlgorithm, advantages: Tensor) -> None:
-    """Annotate the memories with improved means (Alg. 1 l. 9-11)."""
-    settings, column = model.settings, model.policy.memory.column
-    advantages = standardise(advantages, settings.advantage_clip)
-    step = (advantages, column("actions"), column("behaviour_means"), column("stds"))
-    eta = step_size(*step, parse_schedule("kl_budget", settings.kl_budget)(1.0))
-    improved = improved_means(*step, eta)
-    column("improved_means").copy_(improved.clamp(-1.0, 1.0) if settings.clip_means else improved)
-    column("advantages").copy_(advantages)
-    model.policy.changed()
-
-
-def _fit(model: SavedAlgorithm) -> None:
-    """train(model, C) (Alg. 1 l. 3), so that the policy imitates before it has acted."""
-    policy = model.policy
-    policy.interpolator.train()
-    best, waited = float("inf"), 0
-    for _ in range(_MOST_FITS):
-        fit = fit_leave_one_out(
-            policy.interpolator, model.optimizer, policy.context(), model.settings, model.generator
-        )
-        if fit is None:
-            break
-        model._n_updates += fit.gradient_steps
-        # A kernel needs few steps, a Neural Process many; the loss of the latter may be negative
-        waited = 0 if fit.loss < best - _GAIN * abs(best) else waited + 1
-        best = min(best, fit.loss)
-        if waited == _PATIENCE:
-            break
-    policy.interpolator.eval()
-    policy.fitted()
+    return standardise(advantages, settings.advantage_clip)

@@ -125,5 +125,5 @@ def _on_cpu(actor: Actor) -> Actor:
     """The policy as it is to be sent: conditioned on its memory here, and on no device."""
     assert isinstance(actor, ImelPolicy)
     policy = actor if actor.device.type == "cpu" else copy.deepcopy(actor).cpu()
-    _ = policy.acting  # conditioned once, not by every worker
+    policy.prepare()  # once, not by every worker
     return policy

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imel.interpolators.base import Conditioned
-from imel.interpolators.mki import MeanKernelInterpolation
 from imel.policy import ImelPolicy
 
 _NEIGHBOURS = 5
@@ -34,11 +31,10 @@ class Familiarity:
 
     def __init__(self, policy: ImelPolicy) -> None:
         memory, generator = policy.memory, torch.Generator().manual_seed(0)
-        # Not the policy itself: it holds what is conditioned, which the cache must not keep alive
-        self._interpolator, self._normalise = policy.interpolator, policy.normaliser.frozen()
+        self._embed = policy.embed
         some = torch.randperm(len(memory), generator=generator)[:_SEARCHED].to(policy.device)
         self._episodes = memory.column("episodes")[some]
-        self._keys = self._space(memory.column("states")[some])  # [N, d]
+        self._keys = self._embed(memory.column("states")[some])  # [N, d]
         _, sizes = torch.unique(self._episodes, return_counts=True)
         self._neighbours = min(_NEIGHBOURS, len(self._keys) - int(sizes.max()))
         self._reference = self._leave_one_out()  # [R] ascending
@@ -47,17 +43,10 @@ class Familiarity:
         """The share of memories at least as far from other episodes as each raw state."""  # [T]
         if self._reference is None:
             return np.full(len(states), np.nan)
-        near = torch.cat([self._nearest(part) for part in self._parts(self._space(states))])
+        near = torch.cat([self._nearest(part) for part in self._parts(self._embed(states))])
         nearer = torch.searchsorted(self._reference, near)
         scores: NDArray[Any] = 1.0 - nearer.cpu().numpy() / len(self._reference)
         return scores
-
-    def _space(self, states: Tensor) -> Tensor:
-        normalised, model = self._normalise(states), self._interpolator
-        if not isinstance(model, MeanKernelInterpolation):
-            return normalised
-        with torch.no_grad():
-            return model.features(normalised)
 
     def _parts(self, rows: Tensor) -> list[Tensor]:
         size = max(1, _AT_ONCE // len(self._keys))
@@ -79,13 +68,9 @@ class Familiarity:
         return torch.cat(parts).sort().values
 
 
-_KNOWN: WeakKeyDictionary[Conditioned, Familiarity] = WeakKeyDictionary()
-
-
 def familiarity_of(policy: ImelPolicy) -> Familiarity:
-    """The scores of a policy as it stands; made once, and again after it has changed."""
-    conditioned = policy.acting.interpolate
-    known = _KNOWN.get(conditioned)
-    if known is None:
-        known = _KNOWN[conditioned] = Familiarity(policy)
+    """Return the scores of a policy as it stands; made once, and again after it has changed."""
+    if "familiarity" not in policy.cache:
+        policy.cache["familiarity"] = Familiarity(policy)
+    known: Familiarity = policy.cache["familiarity"]
     return known

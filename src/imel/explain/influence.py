@@ -9,9 +9,8 @@ from torch import Tensor
 
 from imel.experience import Context
 from imel.explain.explanation import Kind
-from imel.interpolators.anchored import Anchored
 from imel.interpolators.base import Weighted, effective_neighbours
-from imel.policy import ImelPolicy
+from imel.policy import PaperPolicy
 
 
 @dataclass(frozen=True)
@@ -24,9 +23,9 @@ class Influence:
     effective_neighbours: float
 
 
-def influence_at(policy: ImelPolicy, state: Tensor) -> Influence:
+def influence_at(policy: PaperPolicy, state: Tensor) -> Influence:
     """The memories' parts in the mean at one normalised state [1, d_s]."""
-    conditioned = policy.settled.interpolate
+    conditioned = policy.conditioned
     if not isinstance(conditioned, Weighted):
         return _sensitivity(policy, state)
     with torch.no_grad():
@@ -36,28 +35,19 @@ def influence_at(policy: ImelPolicy, state: Tensor) -> Influence:
     return Influence(kind, weights[0], contributions, _about(weights[0]))
 
 
-def _sensitivity(policy: ImelPolicy, state: Tensor) -> Influence:
+def _sensitivity(policy: PaperPolicy, state: Tensor) -> Influence:
     """d mean / d value_i of every memory: its norm as a weight, its product as what it adds.
 
     For a linear smoother that product is the exact contribution; here it is the first order's.
-    The step of an anchored policy is such a smoother; only its anchor is not.
     """
     norms, contributions = _first_order(policy, state)
-    conditioned = policy.settled.interpolate
-    if isinstance(conditioned, Anchored):
-        width = conditioned.step.values.shape[1]
-        rows = policy.anchor_rows()
-        shares = conditioned.scale * conditioned.step.weights(state)[0]  # [N]
-        norms = shares.abs().mul(width**0.5).index_add(0, rows, norms)
-        step = shares[:, None] * conditioned.step.values
-        contributions = step.index_add(0, rows, contributions)
     if not norms.any():
         return Influence("none", norms, contributions, 0.0)
     weights = norms / norms.sum()
     return Influence("sensitivity", weights, contributions, _about(weights))
 
 
-def _first_order(policy: ImelPolicy, state: Tensor) -> tuple[Tensor, Tensor]:
+def _first_order(policy: PaperPolicy, state: Tensor) -> tuple[Tensor, Tensor]:
     """How much the interpolated value changes with each of the context's, and the products."""
     context = policy.context()
     values = context.values.detach().clone().requires_grad_()

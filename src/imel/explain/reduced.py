@@ -30,7 +30,7 @@ def policy_without(
     # What is in the memo is not copied: of the memory there is a smaller one, and what is
     # conditioned on the whole of it is of no use
     memo: dict[int, Any] = {id(policy.memory): memory}
-    memo |= {id(part): None for part in policy.made_anew()}
+    memo[id(policy.cache)] = {}
     return copy.deepcopy(policy, memo)
 
 

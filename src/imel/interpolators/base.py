@@ -78,6 +78,10 @@ class Interpolator(nn.Module, ABC):
         del generator  # for models whose loss is an expectation
         return (self.leave_one_out(context, targets).mean - targets.values).square().mean()
 
+    def embed(self, states: Tensor) -> Tensor:
+        """Return normalised states in the space in which they are compared."""
+        return states
+
     @property
     def learns(self) -> bool:
         """Whether there is anything to fit."""

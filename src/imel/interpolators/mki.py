@@ -27,11 +27,6 @@ class MkiOptions:
     normalised: bool = True
     """Weights sum to one (Nadaraya-Watson). `False` is the paper's plain sum, with the missing
     minus sign: its answer grows with the memory (paper note 2)."""
-    waves: int = 256
-    """Anchored: functions of the state, beside the state itself, on which trends are fitted."""
-    penalty: float = 1.0
-    """Anchored: how far the trend of improvements is shrunk, in units of its basis' mean
-    eigenvalue."""
 
 
 class MeanKernelInterpolation(Interpolator):
@@ -45,13 +40,13 @@ class MeanKernelInterpolation(Interpolator):
         super().__init__()
         del value_dim  # whatever is remembered is averaged as it is
         self.options = options
-        self.embed = mlp(state_dim, options.hidden, options.features)  # f^w
+        self.network = mlp(state_dim, options.hidden, options.features)  # f^w
         self.skip = nn.Linear(state_dim, options.features, bias=False)
         self.L = nn.Parameter(options.kernel_scale * torch.eye(options.features))
 
-    def features(self, states: Tensor) -> Tensor:
-        """u = L^T z: features in which the kernel is a plain Gaussian."""  # [T, d_z]
-        z: Tensor = self.embed(states) + self.skip(states)
+    def embed(self, states: Tensor) -> Tensor:
+        """Return u = L^T z: features in which the kernel is a plain Gaussian."""  # [T, d_z]
+        z: Tensor = self.network(states) + self.skip(states)
         return z @ self.L
 
     def condition(self, context: Context) -> ConditionedKernel:
@@ -62,8 +57,8 @@ class MeanKernelInterpolation(Interpolator):
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The kernel average over all other episodes."""
         mean = kernel_interpolation(
-            self.features(targets.states),
-            self.features(context.states),
+            self.embed(targets.states),
+            self.embed(context.states),
             context.values,
             targets.episodes,
             context.episodes,
@@ -95,5 +90,5 @@ class ConditionedKernel(Weighted):
 
 def _frozen(model: MeanKernelInterpolation) -> FrozenNetwork:
     """u = L^T z with the weights as they are: L is multiplied into what comes before it."""
-    *hidden, (last, bias) = frozen_layers(model.embed)
+    *hidden, (last, bias) = frozen_layers(model.network)
     return FrozenNetwork([*hidden, (last @ model.L, bias @ model.L)], model.skip.weight.T @ model.L)

@@ -16,14 +16,14 @@ from torch.optim import Optimizer
 
 from imel.critic import Critic
 from imel.errors import CheckpointError, ImelError
-from imel.normaliser import ReturnScale, RunningMoments
+from imel.normaliser import ReturnScale
 from imel.persistence import checkpoint
 from imel.policy import ImelPolicy
 from imel.rollout import EpisodeClock
 from imel.settings import Settings
+from imel.updates.common import Update
 
-MODULES = ("policy", "critic", "return_scale", "usual_gain")
-OPTIMIZERS = ("optimizer", "critic_optimizer")
+MODULES = ("policy", "critic", "return_scale")
 
 
 class SavedAlgorithm(BaseAlgorithm, ABC):
@@ -32,12 +32,15 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
     policy: ImelPolicy
     critic: Critic
     return_scale: ReturnScale
-    usual_gain: RunningMoments
-    optimizer: Optimizer
     critic_optimizer: Optimizer
+    interpolator_optimizer: Optimizer | None
+    """None where the policy has no interpolator to learn."""
     generator: torch.Generator
     clock: EpisodeClock
     settings: Settings
+    gamma: float
+    gae_lambda: float
+    update: Update
     iteration: int
     learned_timesteps: int
     """Environment steps learned from; fewer than `num_timesteps` if a rollout was cut short."""
@@ -55,8 +58,14 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
     @abstractmethod
     def _make_critic(self) -> Critic: ...
 
+    @property
+    def optimizer_names(self) -> list[str]:
+        """The attributes that are optimizers."""
+        learned = self.interpolator_optimizer is not None
+        return ["critic_optimizer", *(["interpolator_optimizer"] if learned else [])]
+
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return [*MODULES, *OPTIMIZERS], []
+        return [*MODULES, *self.optimizer_names], []
 
     def set_parameters(
         self,
@@ -70,7 +79,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
         else:
             tensors, _ = checkpoint.read(load_path_or_dict)
             load_tensors(self, tensors, load_path_or_dict)
-        self.policy.changed()
+        self.policy.invalidate()
 
     def save(  # type: ignore[override]
         self,
@@ -166,7 +175,7 @@ def model_tensors(model: SavedAlgorithm) -> dict[str, Tensor]:
     tensors = checkpoint.spaces_to_tensors(model.observation_space, model.action_space)
     for name in MODULES:
         tensors |= checkpoint.prefixed(name, getattr(model, name).state_dict())
-    for name in OPTIMIZERS:
+    for name in model.optimizer_names:
         state = checkpoint.optimizer_to_tensors(getattr(model, name))
         tensors |= checkpoint.prefixed(name, state)
     tensors["generators/algorithm"] = model.generator.get_state()
@@ -179,7 +188,9 @@ def load_tensors(
 ) -> None:
     """What `model_tensors` gathered. All is checked before anything is changed."""
     expected = model_tensors(model)
-    for name in OPTIMIZERS:  # Adam has its moments from the first step on: all of them, or none
+    for (
+        name
+    ) in model.optimizer_names:  # Adam has its moments from the first step on: all of them, or none
         if checkpoint.under(name, tensors):
             moments = _adam_state(getattr(model, name))
             expected |= checkpoint.prefixed(name, moments)
@@ -188,7 +199,7 @@ def load_tensors(
     checkpoint.check_tensors(expected, tensors, "the model", path)
     for name in MODULES:
         getattr(model, name).load_state_dict(checkpoint.under(name, tensors))
-    for name in OPTIMIZERS:
+    for name in model.optimizer_names:
         checkpoint.load_optimizer(getattr(model, name), checkpoint.under(name, tensors))
     model.generator.set_state(tensors["generators/algorithm"])
     model.policy.generator.set_state(tensors["generators/policy"])

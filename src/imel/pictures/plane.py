@@ -15,7 +15,7 @@ from torch import Tensor
 
 from imel.errors import SettingsError
 from imel.pictures.surface import PolicySurface
-from imel.policy import Acting, ImelPolicy
+from imel.policy import ImelPolicy
 
 Array = NDArray[np.float64]
 
@@ -68,7 +68,7 @@ def policy_surface(
     plane, x, y = view.plane, view.x, view.y
     positions = coordinates(plane, view.policy, states)
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    means = act_at(policy.settled, _states(plane, view.policy, grid))
+    means = act_at(policy, _states(plane, view.policy, grid))
     return PolicySurface(
         title=title + note,
         axis_labels=plane.labels,
@@ -79,7 +79,7 @@ def policy_surface(
         positions=positions,
         old_means=as_array(memory.column("means")[:, chosen]),
         improved_means=as_array(improved[:, chosen]),
-        policy_means=act_at(policy.settled, states)[:, chosen],
+        policy_means=act_at(policy, states)[:, chosen],
     )
 
 
@@ -148,11 +148,10 @@ def _axis(coordinates: Array) -> Array:
     return np.linspace(low - margin, high + margin, _CELLS)
 
 
-def act_at(acting: Acting, states: Tensor) -> Array:
+def act_at(policy: ImelPolicy, states: Tensor) -> Array:
     """The means of a policy as it stands at many raw states."""
     chunks = (states[i : i + _CHUNK] for i in range(0, len(states), _CHUNK))
-    with torch.no_grad():
-        return np.concatenate([as_array(acting(chunk)[0]) for chunk in chunks])
+    return np.concatenate([as_array(policy.decide(chunk)[0]) for chunk in chunks])
 
 
 def as_array(tensor: Tensor) -> Array:

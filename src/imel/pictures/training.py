@@ -56,7 +56,7 @@ def update_step(place: Path, iteration: int | None, action: int | None) -> Updat
         positions=coordinates(plane, policy, states)[:, 0],
         old_means=as_array(memory.column("means")[newest][:, chosen]),
         improved_means=as_array(improved[:, chosen]),
-        new_means=act_at(policy.acting, states)[:, chosen],
+        new_means=act_at(policy, states)[:, chosen],
     )
 
 

@@ -63,6 +63,8 @@ class ImelPolicy(BasePolicy):
         self.memory = Memory(memory_size, self.state_dim, self.action_dim)
         self.register_buffer("std", torch.full((self.action_dim,), 0.5))
         self.generator = torch.Generator().manual_seed(0)
+        self.cache: dict[str, Any] = {}
+        """What was computed from the policy as it stands; `invalidate` empties it."""
 
     @classmethod
     def make_options(cls, options: Mapping[str, Any]) -> Any:
@@ -84,13 +86,13 @@ class ImelPolicy(BasePolicy):
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return mu and sigma of the exploring policy at raw states."""
 
-    def _decide(self, states: Tensor) -> Tensor:
-        """Return mu of the deterministic policy at raw states."""
-        return self._act(states)[0]
+    def _decide(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mu of the deterministic policy at raw states, and sigma."""
+        return self._act(states)
 
-    @abstractmethod
     def invalidate(self) -> None:
         """Drop what was computed from memory, normaliser or weights: they have changed."""
+        self.cache.clear()
 
     @abstractmethod
     def prepare(self) -> None:
@@ -101,14 +103,15 @@ class ImelPolicy(BasePolicy):
         with torch.no_grad():
             return self._act(states.to(self.std.device))
 
-    def decide(self, states: Tensor) -> Tensor:
-        """Return mu of its deterministic actions at raw states, in policy units."""
+    def decide(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mu of its deterministic actions at raw states, and sigma, in policy units."""
         with torch.no_grad():
             return self._decide(states.to(self.std.device))
 
     def embed(self, states: Tensor) -> Tensor:
         """Return raw states in the space in which the policy compares them."""
-        return self.normaliser(states)
+        normalised: Tensor = self.normaliser(states)
+        return normalised
 
     def to_environment(self, actions: FloatArray) -> FloatArray:
         """Convert policy units to the environment's, clipped to its bounds."""
@@ -121,7 +124,7 @@ class ImelPolicy(BasePolicy):
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
         assert isinstance(observation, Tensor)
         if deterministic:
-            return self.decide(observation.float()).clamp(-1.0, 1.0)
+            return self.decide(observation.float())[0].clamp(-1.0, 1.0)
         mean, std = self.act(observation.float())
         noise = torch.randn(mean.shape, generator=self.generator)
         return (mean + std * noise.to(mean.device)).clamp(-1.0, 1.0)

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import torch
 
-from imel.persistence import checkpoint
 from imel.errors import CheckpointError
+from imel.persistence import checkpoint
 from imel.policy import POLICIES
 from imel.policy.base import ImelPolicy
 

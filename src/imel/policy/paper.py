@@ -47,7 +47,6 @@ class PaperPolicy(ImelPolicy, ABC):
         self.interpolator: Interpolator = self.interpolator_class(
             self.state_dim, self.action_dim, self.options
         )
-        self._conditioned: Conditioned | None = None
 
     @classmethod
     def settings_arguments(cls, settings: PaperSettings) -> dict[str, Any]:
@@ -79,11 +78,12 @@ class PaperPolicy(ImelPolicy, ABC):
     @property
     def conditioned(self) -> Conditioned:
         """The interpolator with the memory in place; made anew after `invalidate`."""
-        if self._conditioned is None:
+        if "conditioned" not in self.cache:
             # What is kept must be of use outside of inference mode, though a rollout asks for it
             with torch.inference_mode(False), torch.no_grad():
-                self._conditioned = self.interpolator.condition(self.context())
-        return self._conditioned
+                self.cache["conditioned"] = self.interpolator.condition(self.context())
+        conditioned: Conditioned = self.cache["conditioned"]
+        return conditioned
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         mean, own_std = self.conditioned(self.normaliser(states))
@@ -100,10 +100,6 @@ class PaperPolicy(ImelPolicy, ABC):
     def prepare(self) -> None:
         """Condition the interpolator on the memory."""
         _ = self.conditioned
-
-    def invalidate(self) -> None:
-        """Drop the interpolator conditioned on what the memory held before."""
-        self._conditioned = None
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), "own_std": self.own_std}

@@ -25,6 +25,9 @@ from imel.settings import RidgeSettings
 _FAITHFUL = 1e-6
 """Penalty with which coefficients are carried over to features under another normaliser."""
 
+_IMITATION = 1e-3
+"""Penalty with which demonstrated actions are fitted."""
+
 
 @dataclass(frozen=True)
 class RidgeOptions:
@@ -67,8 +70,6 @@ class RidgePolicy(ImelPolicy):
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("averaged", torch.zeros(shape, dtype=torch.float64))
         self.lessons = Lessons(*shape, rows=lesson_rows)
-        self._design: Design | None = None
-        self._acting: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def settings_arguments(cls, settings: RidgeSettings) -> dict[str, Any]:
@@ -78,31 +79,30 @@ class RidgePolicy(ImelPolicy):
     @property
     def design(self) -> Design:
         """The features of what is remembered."""
-        if self._design is None:
-            self._design = Design(self.features, self.normaliser)
-            self._design.update(self.memory)
-        return self._design
+        if "design" not in self.cache:
+            self.cache["design"] = Design(self.features, self.normaliser)
+            self.design.update(self.memory)
+        design: Design = self.cache["design"]
+        return design
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         mean = self.features(self.normaliser(states)) @ self._weights()[0]
         return mean, self.std.expand_as(mean)
 
-    def _decide(self, states: Tensor) -> Tensor:
-        return self.features(self.normaliser(states)) @ self._weights()[1]
+    def _decide(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        mean = self.features(self.normaliser(states)) @ self._weights()[1]
+        return mean, self.std.expand_as(mean)
 
     def _weights(self) -> tuple[Tensor, Tensor]:
-        if self._acting is None:
+        if "weights" not in self.cache:
             with torch.inference_mode(False):
-                self._acting = self.coefficients.float(), self.averaged.float()
-        return self._acting
+                self.cache["weights"] = self.coefficients.float(), self.averaged.float()
+        weights: tuple[Tensor, Tensor] = self.cache["weights"]
+        return weights
 
     def prepare(self) -> None:
         """Round the coefficients to single precision."""
         self._weights()
-
-    def invalidate(self) -> None:
-        """Drop the design matrix and the rounded coefficients."""
-        self._design = self._acting = None
 
     # --- learning ---
 
@@ -123,16 +123,30 @@ class RidgePolicy(ImelPolicy):
         self.coefficients += parts.double().sum(dim=0)
         self.averaged.lerp_(self.coefficients, rate)
         self.lessons.average(rate)
-        self._acting = None
+        design = self.design
+        self.invalidate()
+        self.cache["design"] = design  # of the memories, which have not changed
+
+    def imitate(self) -> None:
+        """Fit the coefficients to the improved means in memory, each episode a lesson."""
+        column = self.memory.column
+        names, products = _by_episode(
+            self.design.features.double(), column("episodes"), column("improved_means").double()
+        )
+        parts = self.design.inverse(_IMITATION) @ products
+        self.move(names, parts, scale=1.0, rate=1.0)
 
     def refresh_normaliser(self) -> None:
-        """Normalise states by all seen so far, with coefficients under which means stay as they are.
+        """Normalise states by all seen so far, and carry the coefficients over.
 
-        At remembered states, by regression: theta' = (Phi'^T Phi' + lambda D)^{-1} Phi'^T Phi theta.
+        By regression means stay as they are at remembered states:
+
+            theta' = (Phi'^T Phi' + lambda D)^{-1} Phi'^T Phi theta
         """
+        self.design.update(self.memory)
         before = self.design.features
         self.normaliser.refresh()
-        self._design = self._acting = None
+        self.invalidate()
         if not self.coefficients.any():
             return
         products = self.design.features.double().T @ before.double()
@@ -149,5 +163,6 @@ def _by_episode(features: Tensor, episodes: Tensor, values: Tensor) -> tuple[Ten
     """Return the episodes [E] and for each the sum of phi_i v_i^T over its rows."""
     order = episodes.argsort(stable=True)
     names, counts = torch.unique_consecutive(episodes[order], return_counts=True)
-    rows, columns = features[order].split(counts.tolist()), values[order].split(counts.tolist())
+    sizes = counts.tolist()
+    rows, columns = torch.split(features[order], sizes), torch.split(values[order], sizes)
     return names, torch.stack([a.T @ b for a, b in zip(rows, columns, strict=True)])

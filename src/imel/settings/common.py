@@ -18,8 +18,6 @@ _RANGES = {
     "advantage_clip": (1e-6, 1e30),
     "min_std": (1e-6, 10.0),
     "std_rate": (0.0, 10.0),
-    "max_policy_lag": (1, 2**31),
-    "peak_kl": (1.0, 1e30),
     "prior_std": (0.0, 10.0),
     "gradient_steps": (0, 2**31),
     "max_grad_norm": (1e-9, 1e30),
@@ -67,7 +65,7 @@ class Settings:
     """Minibatch of the critic's gradient steps."""
 
     def updated(self, changes: Mapping[str, Any], policy: str = "IMeL") -> Self:
-        """Return these settings with some changed; refuse unknown, mistyped or out-of-range ones."""
+        """Return these settings with some changed; refuse what is unknown or out of range."""
         for name in self.scheduled:
             if name in changes:
                 parse_schedule(name, changes[name])

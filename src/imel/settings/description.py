@@ -6,7 +6,6 @@ import ast
 import inspect
 import textwrap
 from dataclasses import fields
-from functools import cache
 from typing import Any
 
 from imel.settings.paper import ContextSettings, FitSettings, InterpolatorSettings
@@ -18,7 +17,6 @@ _FAMILIES: dict[str, tuple[type[Any], ...]] = {
 }
 
 
-@cache
 def field_docs(settings_class: type[Any]) -> dict[str, str]:
     """Return what the docstring under each field says."""
     docs: dict[str, str] = {}
@@ -48,7 +46,8 @@ def settings_table() -> str:
                 if field.name not in seen:
                     seen.add(field.name)
                     text = f"{field.name} = {field.default!r}: {docs[field.name]}"
-                    lines.append(textwrap.fill(text, 96, initial_indent=" " * 6,
-                                               subsequent_indent=" " * 10))
+                    lines.append(
+                        textwrap.fill(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 10)
+                    )
         lines.append("")
     return "\n".join(lines)

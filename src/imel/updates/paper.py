@@ -16,10 +16,12 @@ from imel.interpolators.base import Weighted, effective_neighbours
 from imel.policy.paper import PaperPolicy
 from imel.settings import ContextSettings, FitSettings, PaperSettings, parse_schedule
 from imel.training import fit_leave_one_out, leave_one_out_error
-from imel.updates.common import Learner, rows_of
+from imel.updates.common import Learner, Logged, rows_of
 
 _ROWS = 256
 """Memories or states on which the costlier diagnostics are estimated."""
+_MOST_FITS, _PATIENCE, _GAIN = 50, 3, 0.01
+"""A warm start fits so often at most, until three in a row have not lowered the loss by 1 %."""
 
 
 class PaperUpdate:
@@ -55,16 +57,16 @@ class PaperUpdate:
 
     def _std(self, progress: float) -> float:
         """Return sigma of each dimension when this share of the run remains."""
-        std = self._schedules["std"](progress) / self.policy.action_dim**0.5
+        std = self._schedules["std"](progress) / float(self.policy.action_dim) ** 0.5
         return max(std, self.settings.min_std)
 
     def before_rollout(self, model: Learner) -> None:
         """Let scheduled sigma and learning rate follow the progress of the run."""
         if self.settings.std_mode == "schedule":
             self.policy.std.fill_(self._std(model._current_progress_remaining))
-        if "interpolator" in model.optimizers:
+        if model.interpolator_optimizer is not None:
             rate = self._at("learning_rate", model)
-            for group in model.optimizers["interpolator"].param_groups:
+            for group in model.interpolator_optimizer.param_groups:
                 group["lr"] = rate
             model.logger.record("train/learning_rate", rate)
 
@@ -122,7 +124,7 @@ class PaperUpdate:
         model.logger.record("train/explained_variance", explained_variance(values, returns))
         loss = fit_critic(
             model.critic,
-            model.optimizers["critic"],
+            model.critic_optimizer,
             states.flatten(0, 1),
             returns.flatten().to(device),
             settings,
@@ -135,12 +137,12 @@ class PaperUpdate:
         """Run train(model, C) (Alg. 4); return its loss, or None where nothing is learned."""
         policy, settings = self.policy, self.settings
         policy.invalidate()
-        if not isinstance(settings, FitSettings):
+        if not isinstance(settings, FitSettings) or model.interpolator_optimizer is None:
             return None
         policy.interpolator.train()
         fit = fit_leave_one_out(
             policy.interpolator,
-            model.optimizers["interpolator"],
+            model.interpolator_optimizer,
             policy.context(),
             settings,
             model.generator,
@@ -152,6 +154,30 @@ class PaperUpdate:
         model._n_updates += fit.gradient_steps
         model.logger.record("train/loss", fit.loss)
         return fit.loss
+
+    def warm_start(self, model: Learner, logged: Logged) -> None:
+        """Improve logged memories that are not yet, and fit until the loss no longer falls."""
+        column = self.policy.memory.column
+        if logged.kind == "acted":
+            step = (
+                column("advantages"),
+                column("actions"),
+                column("behaviour_means"),
+                column("stds"),
+            )
+            improved = improved_means(*step, step_size(*step, self._schedules["kl_budget"](1.0)))
+            clipped = improved.clamp(-1.0, 1.0) if self.settings.clip_means else improved
+            column("improved_means").copy_(clipped)
+        best, waited = float("inf"), 0
+        for _ in range(_MOST_FITS):
+            loss = self.fit(model)
+            if loss is None:
+                break
+            # A kernel needs few fits, a Neural Process many, whose loss may be negative
+            waited = 0 if loss < best - _GAIN * abs(best) else waited + 1
+            best = min(best, loss)
+            if waited == _PATIENCE:
+                break
 
     def _diagnose(self, model: Learner, rollout: Rollout) -> None:
         """Log what the new policy looks like from outside."""

@@ -16,7 +16,6 @@ from imel.critic import explained_variance, fit_critic
 from imel.experience import Rollout
 from imel.improvement import (
     adapted_std,
-    agreement,
     effective_sample_size,
     importance_ratios,
     improved_means,
@@ -28,7 +27,7 @@ from imel.improvement import (
 )
 from imel.policy.ridge import RidgePolicy
 from imel.settings import RidgeSettings, parse_schedule
-from imel.updates.common import Learner, rows_of
+from imel.updates.common import Learner, Logged, rows_of
 
 _PEAK = 10.0
 """The largest KL of a step at any remembered state, in trust regions."""
@@ -82,6 +81,16 @@ class RidgeUpdate:
         record("memory/size", len(memory))
         record("memory/lessons", len(policy.lessons))
 
+    def warm_start(self, model: Learner, logged: Logged) -> None:
+        """Imitate logged memories; without rewards nothing more can be learned from them."""
+        del model
+        policy, memory = self.policy, self.policy.memory
+        policy.lessons.attend(memory.column("episodes"), memory.column("rewards"), 0, 0)
+        policy.imitate()
+        if not logged.rewarded:
+            memory.forget_episodes(memory.column("episodes").clone())
+            policy.invalidate()
+
     def _remember(self, model: Learner, rollout: Rollout) -> None:
         """Take a rollout into memory, moments and the list of lessons."""
         policy, memory = self.policy, self.policy.memory
@@ -116,7 +125,7 @@ class RidgeUpdate:
         returns = values + corrections
         model.logger.record("train/explained_variance", explained_variance(values, returns))
         loss = fit_critic(
-            model.critic, model.optimizers["critic"], states, returns, settings, model.generator
+            model.critic, model.critic_optimizer, states, returns, settings, model.generator
         )
         model.logger.record("train/value_loss", loss)
         return standardise(advantages, settings.advantage_clip)
