@@ -185,9 +185,6 @@ def find_algorithm(name: str) -> Algorithm:
 
 def settings_hash(task: Task, settings: Mapping[str, Any]) -> str:
     """Ten digits that change with any setting or with the task's environment."""
-    removed = _REMOVED_OPTIONS.get(told.get("policy", ""), {})
-    if removed:
-        told["policy_kwargs"] = {**told["policy_kwargs"], **removed}
     document = {"environment": task.as_json(), "settings": dict(settings)}
     # Through JSON once: numbers then have one spelling, whether given as 1 or 1.0
     plain = json.loads(json.dumps(document), parse_int=float)

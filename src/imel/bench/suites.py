@@ -30,7 +30,7 @@ def find_suite(name: str | None, quick: bool) -> Suite:
     Quick, it is a small part of it, in a store of its own, to see in minutes that it runs.
     """
     if name is None:
-        free = Suite(tuple(TASKS), ("mki", "np", "trpo"), (0, 1, 2), None, Path("runs/bench"))
+        free = Suite(tuple(TASKS), ("ridge", "mki", "trpo"), (0, 1, 2), None, Path("runs/bench"))
         return replace(free, seeds=(0,), steps=4096) if quick else free
     if name not in SUITES:
         raise SettingsError(f"unknown suite '{name}'; {nearest_name(name, SUITES)}")
@@ -55,7 +55,7 @@ def find_suite(name: str | None, quick: bool) -> Suite:
 
 def _algorithms(name: str, quick: bool) -> tuple[str, ...]:
     if name == "paper":
-        learned = ("mki", "trpo") if quick else ("ridge", "mki", "np", "regressor", "trpo", "ppo")
+        learned = ("ridge", "trpo") if quick else ("ridge", "mki", "np", "regressor", "trpo", "ppo")
         return (*learned, "random")
     if name == "ablation":
         bases = dict.fromkeys(base for base, _ in VARIANTS.values())

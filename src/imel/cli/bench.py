@@ -28,8 +28,8 @@ examples:
   imel bench paper                          every task, 5 seeds: the comparison of the paper
   imel bench ablation                       variants of the algorithms, in the same store
   imel bench random                         the returns of acting at random
-  imel bench --tasks hopper walker2d --algorithms mki np trpo --seeds 0 1 2 3 4
-  imel bench --tasks Pendulum-v1 --algorithms mki --set std=0.5:0.1 memory_size=4096
+  imel bench --tasks hopper walker2d --algorithms ridge mki trpo --seeds 0 1 2 3 4
+  imel bench --tasks Pendulum-v1 --algorithms ridge --set trust_region=0.01 memory_size=4096
   imel bench --table --store runs/bench
 
 Results are kept in the store. The same command again does only what is missing or has failed; a
@@ -49,11 +49,11 @@ class BenchArguments:
     """What to run, and where the results are. A flag that is given replaces the suite's value."""
 
     suite: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="SUITE")] = None
-    """paper, ablation or random; by default all tasks, mki, np and trpo, seeds 0 to 2."""
+    """paper, ablation or random; by default all tasks, ridge, mki and trpo, seeds 0 to 2."""
     tasks: Annotated[tuple[str, ...] | None, _of_suite("TASK ...")] = None
     """Tasks by name, or other environments by their Gymnasium id."""
     algorithms: Annotated[tuple[str, ...] | None, _of_suite("NAME ...")] = None
-    """Of mki, np, anp, regressor, nearest, ridge (IMeL), trpo, ppo, random; or a variant's name."""
+    """Of ridge, mki, np, anp, nearest, regressor (IMeL), trpo, ppo, random; or a variant's name."""
     seeds: Annotated[tuple[int, ...] | None, _of_suite("N ...")] = None
     """One run for each."""
     steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
@@ -68,7 +68,7 @@ class BenchArguments:
     """Folder of the results; by default results/paper for a suite (results/quick for a quick one),
     runs/bench without one."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()
-    """Settings of IMeL, options of its policy, or a preset. The baselines are not changed."""
+    """Settings of IMeL, or options of its policy. The baselines are not changed."""
     quick: tyro.conf.FlagCreatePairsOff[bool] = False
     """Only see that it runs: two tasks and seeds for 10k steps of a suite, else a seed for 4096."""
     table: tyro.conf.FlagCreatePairsOff[bool] = False

@@ -1,9 +1,8 @@
 """`imel train`: check everything, learn, save, evaluate, draw; all of it in one run directory.
 
-Each layer of settings beats the one before: the policy's recommendation, the file's preset, the
-file's settings, `--preset`, the other flags. An update named without a preset brings the one of
-its name, as it does in `IMeL`. Every flag comes from a dataclass: those of `imel.settings`, the
-policy's own options, `RunArguments` and `FileArguments`.
+Each layer of settings beats the one before: the policy's defaults, the file's settings, the flags.
+Every flag comes from a dataclass: the policy's settings and options, `RunArguments` and
+`FileArguments`.
 """
 
 from __future__ import annotations
@@ -24,12 +23,14 @@ from imel.cli.arguments import parse, peek
 from imel.errors import CheckpointError, ImelError, SettingsError
 from imel.persistence.resume import differences, latest_checkpoint, version_differences
 from imel.pictures.run import draw_run
+from imel.policy import ImelPolicy
 from imel.runs import layout
 from imel.runs.config import read_config, settings_in
 from imel.runs.plan import Plan, RunArguments, checked, find_policy
 from imel.runs.provenance import provenance
 from imel.runs.running import evaluate_run, learn, make_model
-from imel.settings import Settings, defaults, preset
+from imel.settings import Settings
+from imel.settings.refusal import refuse_unused
 
 _DESCRIPTION = """\
 Learn a policy on a Gymnasium environment, evaluate it and draw it.
@@ -37,12 +38,12 @@ Learn a policy on a Gymnasium environment, evaluate it and draw it.
 examples:
   imel train Pendulum-v1
   imel train MountainCarContinuous-v0 --total-timesteps 60000
-  imel train HalfCheetah-v5 --policy np --seed 1 --run-dir runs/cheetah-np
-  imel train --config runs/cheetah-np/config.json --run-dir runs/again
+  imel train HalfCheetah-v5 --policy mki --seed 1 --run-dir runs/cheetah-mki
+  imel train --config runs/cheetah-mki/config.json --run-dir runs/again
 
 The file given by --config is JSON or TOML. Its keys are the names below with underscores
-(env, total_timesteps, kl_budget, ...); the policy's own options stand in a table policy_kwargs.
-Defaults depend on the policy: --policy np --help shows those of np."""
+(env, total_timesteps, trust_region, ...); the policy's own options stand in a table policy_kwargs.
+Settings depend on the policy: --policy mki --help shows those of mki."""
 
 _NOT_OF_THE_OUTCOME = (
     *("checkpoints_kept", "eval_episodes", "go_on_if_full"),
@@ -86,38 +87,34 @@ def run(argv: Sequence[str]) -> int:
 
 def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
     """The plan behind a command line, checked, and where it is to be carried out."""
-    flag_policy, flag_preset = peek(argv, "--policy"), peek(argv, "--preset")
     path = peek(argv, "--config")
     document = {} if path is None else read_config(Path(path), RunArguments)
-    policy = flag_policy or document.get("policy", RunArguments.policy)
+    policy = peek(argv, "--policy") or document.get("policy", RunArguments.policy)
     policy_class = find_policy(policy)
+    _refuse_flags(argv, policy_class)
     given = settings_in(document)
-    update = peek(argv, "--update") if flag_preset is None else None
-    if update is not None:
-        given = {**given, "update": update}
-    settings = Settings().updated(
-        {
-            **defaults(policy_class.recommended, document.get("preset"), given),
-            **settings_in(document),
-            **preset(flag_preset),
-        }
-    )
+    refuse_unused(given, policy_class)
+    settings = policy_class.settings_class().updated(given, policy_class.__name__)
     options = policy_class.make_options(document.get("policy_kwargs", {}))
     arguments = parse(
         _argument_class(document, settings, policy, options), argv, "imel train", _DESCRIPTION
     )
     chosen = {f.name: getattr(arguments, f.name) for f in fields(arguments)}
-    changes: dict[str, Any] = {}
-    for part in _settings_parts():
-        changes |= vars(chosen[part])
     plan = Plan(
         env=chosen["env"],
         run=checked(chosen["run"]),
-        settings=Settings().updated(changes),
+        settings=settings.updated(vars(chosen["settings"]), policy_class.__name__),
         policy_kwargs=asdict(chosen[policy]),
     )
+    policy_class.check_settings(plan.settings)
     plan.policy_class.make_options(plan.policy_kwargs)
     return plan, chosen["files"]
+
+
+def _refuse_flags(argv: Sequence[str], policy_class: type[ImelPolicy]) -> None:
+    """Refuse flags of settings that the policy does not use."""
+    words = (word.partition("=")[0] for word in argv if word.startswith("--"))
+    refuse_unused({word[2:].replace("-", "_"): None for word in words}, policy_class)
 
 
 def _argument_class(
@@ -136,23 +133,12 @@ def _argument_class(
         ("run", RunArguments, RunArguments(**run)),
         ("files", FileArguments, FileArguments()),
     ]
-    for name, part in _settings_parts().items():
-        values = {f.name: getattr(settings, f.name) for f in fields(part)}
-        columns.append((name, part, part(**values)))
-    columns.append((policy, type(options), options))
+    columns += [("settings", type(settings), settings), (policy, type(options), options)]
     return make_dataclass(
         "TrainArguments",
         [(name, kind, dataclass_field(default=value)) for name, kind, value in columns],
         frozen=True,
     )
-
-
-def _settings_parts() -> dict[str, type[Any]]:
-    """The dataclasses that `Settings` gathers, each a group of flags: rollout, advantage, ..."""
-    return {
-        part.__name__.removesuffix("Settings").lower(): part
-        for part in reversed(Settings.__mro__[1:-1])
-    }
 
 
 def carry_out(model: IMeL, plan: Plan, folder: Path) -> int:

@@ -13,6 +13,7 @@ import tyro
 from imel.cli.arguments import parse
 from imel.cli.pools import refuse_repeated_flags
 from imel.errors import ImelError, SettingsError
+from imel.tune.space import SPACES
 
 _DESCRIPTION = """\
 Search for settings of IMeL that learn a task better than the default ones.
@@ -21,7 +22,7 @@ examples:
   imel tune Pendulum-v1
   imel tune hopper --policy np --steps 100000 --trials 100 --jobs 8
   imel tune Pendulum-v1 --set n_envs=4 gamma=0.95      # not searched
-  imel train --config runs/tune/Pendulum-v1-mki/best.json
+  imel train --config runs/tune/Pendulum-v1-ridge/best.json
 
 The study is kept on disk. The same command again goes on with it, after a kill too, until there
 are --trials of them."""
@@ -33,7 +34,7 @@ class TuneArguments:
 
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
     """A task of `imel bench` by name, or an environment by its Gymnasium id."""
-    policy: Annotated[str, tyro.conf.arg(metavar="{mki,np,anp,regressor}")] = "mki"
+    policy: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(SPACES) + "}")] = "ridge"
     """How memories are interpolated."""
     trials: int = 30
     """Trials of the study, those of before included. The first one has the default settings."""

@@ -17,7 +17,6 @@ from imel.extras import require
 from imel.hub.files import CONFIG, CURVE, EVALUATION, MODEL, POLICY, PROVENANCE, read_table
 from imel.persistence import checkpoint
 from imel.policy import POLICIES
-from imel.settings import Settings
 
 _LEVEL = 0.95
 _SEED = 20_200_810
@@ -137,8 +136,8 @@ The model is a safetensors file with a checksum for every tensor. Loading it run
 
 def _training(manifest: Mapping[str, Any], env: str | None, config: Mapping[str, Any]) -> str:
     """The settings that are not those of a plain `imel train`."""
-    recommended = getattr(POLICIES.get(manifest["policy"]), "recommended", {})
-    usual = Settings().updated(recommended).as_json()
+    policy_class = POLICIES.get(manifest["policy"])
+    usual = {} if policy_class is None else policy_class.settings_class().as_json()
     settings = {n: v for n, v in manifest["settings"].items() if usual.get(n) != v}
     rows = {
         "environment": env or "unknown",

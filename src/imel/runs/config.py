@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from imel.errors import SettingsError, nearest_name
-from imel.settings import Settings
+from imel.policy import POLICIES
+from imel.settings.gone import GONE
 
-_SETTINGS = {f.name for f in fields(Settings)}
+_SETTINGS = {f.name for policy in POLICIES.values() for f in fields(policy.settings_class)}
 
 
 def read_config(path: Path, run_class: type[Any]) -> dict[str, Any]:
@@ -37,6 +38,8 @@ def check_document(document: Mapping[str, Any], run_class: type[Any]) -> None:
     for name, value in document.items():
         if name in _SETTINGS:
             continue
+        if name in GONE:
+            raise SettingsError(f"'{name}' is no setting any more: {GONE[name]}")
         if name not in hints:
             raise SettingsError(
                 f"unknown key '{name}'; {nearest_name(name, _SETTINGS | set(hints))}"
@@ -45,7 +48,6 @@ def check_document(document: Mapping[str, Any], run_class: type[Any]) -> None:
         if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
             expected = getattr(hint, "__name__", str(hint))
             raise SettingsError(f"{name}={value!r} is not of type {expected}")
-    Settings().updated(settings_in(document))
 
 
 def _parse(path: Path) -> dict[str, Any]:

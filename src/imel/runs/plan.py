@@ -10,7 +10,6 @@ import tyro
 
 from imel.errors import SettingsError, nearest_name
 from imel.policy import POLICIES, ImelPolicy
-from imel.presets import PRESETS
 from imel.runs.trackers import TRACKERS, check_tracker
 from imel.settings import Settings
 
@@ -23,10 +22,8 @@ POLICY_NAMES: dict[str, type[ImelPolicy]] = {
 class RunArguments:
     """What learns, for how long, and how it is evaluated."""
 
-    policy: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(POLICY_NAMES) + "}")] = "mki"
-    """How memories are interpolated."""
-    preset: Annotated[str | None, tyro.conf.arg(metavar="{" + ",".join(PRESETS) + "}")] = None
-    """A named set of settings; flags given beside it win."""
+    policy: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(POLICY_NAMES) + "}")] = "ridge"
+    """What learns: `ridge`, or one of the paper's policies."""
     total_timesteps: int = 100_000
     """Environment steps to learn for, over all environments together."""
     seed: int = 0

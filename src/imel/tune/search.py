@@ -70,7 +70,7 @@ class Search:
 
     def _begin(self) -> None:
         trial = self._study.ask()
-        drawn = draw(self._problem.space, trial, self._problem.rest)
+        drawn = draw(self._problem.space, trial)
         attempt = Attempt(trial, self._problem.overrides(drawn))
         self._attempts[trial.number] = attempt
         self._next_seed(attempt)

@@ -6,7 +6,7 @@ drawn. So the defaults are a point of the space, and the first trial.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,8 +14,6 @@ from imel.errors import SettingsError, nearest_name
 
 Drawn = Mapping[str, Any]
 """What a study has drawn, by the name it knows it by."""
-
-When = tuple[str, Any] | None
 
 
 class Draw(Protocol):
@@ -42,10 +40,6 @@ class Parameter(Protocol):
     def name(self) -> str:
         """The setting of IMeL, or the option of its policy."""
 
-    @property
-    def when(self) -> When:
-        """Without which value of which other setting it has no effect, and is not drawn."""
-
     def draw(self, trial: Draw) -> None:
         """Let a trial draw it."""
 
@@ -64,7 +58,6 @@ class Number:
     low: float
     high: float
     linear: bool = False
-    when: When = None
 
     def draw(self, trial: Draw) -> None:
         """Let a trial draw it."""
@@ -87,7 +80,6 @@ class Whole:
     low: int
     high: int
     times: str | None = None
-    when: When = None
 
     @property
     def _label(self) -> str:
@@ -114,7 +106,6 @@ class Choice:
 
     name: str
     values: tuple[Any, ...]
-    when: When = None
 
     def draw(self, trial: Draw) -> None:
         """Let a trial draw it."""
@@ -135,7 +126,6 @@ class Layers:
 
     name: str
     widths: tuple[int, ...]
-    when: When = None
 
     def draw(self, trial: Draw) -> None:
         """Let a trial draw it."""
@@ -157,7 +147,6 @@ class Schedule:
     name: str
     low: float
     high: float
-    when: When = None
 
     def draw(self, trial: Draw) -> None:
         """Let a trial draw both ends."""
@@ -175,78 +164,68 @@ class Schedule:
         return {f"{self.name} start": float(start), f"{self.name} end": float(end or start)}
 
 
-_ALL: tuple[Parameter, ...] = (
-    Choice("update", ("plain", "anchored")),
-    Schedule("kl_budget", 0.2, 30.0, when=("update", "plain")),
-    Number("trust_region", 0.002, 0.2, when=("update", "anchored")),
-    Choice("batch_size", (256, 512, 1024, 2048)),
-    Whole("memory_size", 1, 32, times="batch_size"),
-    Choice("gamma", (0.9, 0.95, 0.98, 0.99, 0.993, 0.995, 0.999)),
+_COMMON: tuple[Parameter, ...] = (
+    Choice("rollout_size", (512, 1024, 2048)),
+    Choice("gamma", (0.95, 0.98, 0.99, 0.995, 0.999)),
     Number("gae_lambda", 0.8, 0.99, linear=True),
-    Choice("std_mode", ("adaptive", "schedule")),
-    Schedule("std", 0.05, 3.0),
-    Number("std_rate", 0.03, 1.0, when=("std_mode", "adaptive")),
-    Number("entropy_bonus", 0.0, 0.05, linear=True, when=("std_mode", "adaptive")),
-    Number("learning_rate", 3e-4, 1e-2),
-    Whole("gradient_steps", 1, 80),
     Number("critic_learning_rate", 3e-4, 1e-2),
     Whole("critic_epochs", 1, 20),
 )
+_PAPER: tuple[Parameter, ...] = (
+    *_COMMON,
+    Whole("memory_size", 1, 8, times="rollout_size"),
+    Schedule("kl_budget", 0.2, 30.0),
+    Schedule("std", 0.05, 3.0),
+)
+_FIT: tuple[Parameter, ...] = (
+    *_PAPER,
+    Number("learning_rate", 3e-4, 1e-2),
+    Whole("gradient_steps", 1, 80),
+)
 
 SPACES: dict[str, tuple[Parameter, ...]] = {
-    "mki": (*_ALL, Whole("features", 2, 32), Number("kernel_scale", 0.5, 10.0)),
-    "np": (*_ALL, Whole("latent", 8, 128), Choice("deterministic", ("none", "mean"))),
-    "anp": (*_ALL, Whole("latent", 8, 128), Whole("features", 4, 64)),
-    "regressor": (*_ALL, Layers("hidden", (32, 64, 128, 256))),
+    "ridge": (
+        *_COMMON,
+        Whole("memory_size", 2, 16, times="rollout_size"),
+        Number("trust_region", 0.002, 0.2),
+        Number("std", 0.3, 6.0),
+        Number("std_rate", 0.03, 1.0),
+        Number("penalty", 0.03, 10.0),
+        Choice("features", (64, 128, 256, 512)),
+    ),
+    "mki": (*_FIT, Whole("features", 2, 32), Number("kernel_scale", 0.5, 10.0)),
+    "np": (*_FIT, Whole("latent", 8, 128), Choice("deterministic", ("none", "mean"))),
+    "anp": (*_FIT, Whole("latent", 8, 128), Whole("features", 4, 64)),
+    "nearest": (*_PAPER, Whole("neighbours", 1, 64)),
+    "regressor": (*_FIT, Layers("hidden", (32, 64, 128, 256))),
 }
 
 
 def find_space(policy: str, fixed: Iterable[str]) -> tuple[Parameter, ...]:
-    """A policy's space without what is fixed."""
+    """Return a policy's space without what is fixed."""
     if policy not in SPACES:
         raise SettingsError(f"no space is declared for '{policy}'; {nearest_name(policy, SPACES)}")
     left_out = set(fixed)
-    if "preset" in left_out:
-        left_out.add("update")
     return tuple(parameter for parameter in SPACES[policy] if parameter.name not in left_out)
 
 
-def applicable(space: Sequence[Parameter], known: Drawn) -> Iterator[Parameter]:
-    """The parameters that have an effect; `known` may grow while they are gone through."""
+def draw(space: Sequence[Parameter], trial: Draw) -> dict[str, Any]:
+    """Let a trial draw a point of the space."""
     for parameter in space:
-        if parameter.when is None:
-            yield parameter
-            continue
-        name, needed = parameter.when
-        if known.get(name, needed) == needed:
-            yield parameter
-
-
-def draw(space: Sequence[Parameter], trial: Draw, rest: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a trial draw a point of the space; `rest` are the settings that are not searched."""
-    known = dict(rest)
-    for parameter in applicable(space, known):
         parameter.draw(trial)
-        known |= trial.params
     return trial.params
 
 
 def overrides(space: Sequence[Parameter], drawn: Drawn, rest: Mapping[str, Any]) -> dict[str, Any]:
-    """What the bench is told to set; an update comes with the preset that is made for it.
-
-    That changes settings beside those of the space, to values such an update learns with.
-    """
+    """Return what the bench is told to set; `rest` are the settings that are not searched."""
     known = {**rest, **drawn}
-    settings = {parameter.name: parameter.setting(known) for parameter in applicable(space, known)}
-    if "update" in settings:
-        settings["preset"] = settings["update"]
-    return settings
+    return {parameter.name: parameter.setting(known) for parameter in space}
 
 
 def point(space: Sequence[Parameter], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The point of the space at which these complete settings are."""
+    """Return the point of the space at which these complete settings are."""
     flat = {**settings, **settings["policy_kwargs"]}
     drawn: dict[str, Any] = {}
-    for parameter in applicable(space, flat):
+    for parameter in space:
         drawn |= parameter.drawn(flat)
     return drawn

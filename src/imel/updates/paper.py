@@ -58,7 +58,7 @@ class PaperUpdate:
     def _std(self, progress: float) -> float:
         """Return sigma of each dimension when this share of the run remains."""
         std = self._schedules["std"](progress) / float(self.policy.action_dim) ** 0.5
-        return max(std, self.settings.min_std)
+        return float(max(std, self.settings.min_std))
 
     def before_rollout(self, model: Learner) -> None:
         """Let scheduled sigma and learning rate follow the progress of the run."""
