@@ -12,7 +12,7 @@ import torch
 import tyro
 
 from imel.algorithm import IMeL
-from imel.cli.arguments import parse
+from imel.cli.arguments import EnvironmentId, RunPath, parse, require_at_least
 from imel.datasets import (
     Columns,
     memory_columns,
@@ -23,7 +23,7 @@ from imel.datasets import (
 )
 from imel.datasets.columns import Array
 from imel.datasets.minari_files import minari_path
-from imel.errors import ImelError, SettingsError
+from imel.errors import ImelError
 from imel.explorer.insight import Insight
 from imel.explorer.memory_map import make_plane
 from imel.runs import layout
@@ -51,7 +51,7 @@ examples:
 class ExportArguments:
     """What is written, and where."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunPath
     """A run directory, or a model file."""
     format: Literal["parquet", "minari", "projector"] = "parquet"
     """What the files are made for."""
@@ -62,23 +62,19 @@ class ExportArguments:
     of the id before /memory-v0, by default imel/ENV-POLICY-seedN."""
     seed: int = EVALUATION_SEED
     """Seed of the first episode; each further one has the next."""
-    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    env: EnvironmentId = None
     """Environment id, if not the one the run was trained on."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     arguments: ExportArguments = parse(ExportArguments, argv, "imel export", _DESCRIPTION)
-    if arguments.episodes < 0:
-        raise SettingsError(f"episodes={arguments.episodes} is less than 0")
+    require_at_least(arguments, episodes=0)
     torch.set_num_threads(1)
-    stored = find_run(arguments.run)
-    env = arguments.env or stored.env
-    if env is None and arguments.episodes:
-        raise ImelError(
-            f"no config.json beside {stored.model_path}: name the environment by --env, or export "
-            "the memory alone by --episodes 0"
-        )
+    stored = find_run(arguments.run, arguments.env)
+    if arguments.episodes:
+        stored.environment(", or export the memory alone by --episodes 0")
+    env = stored.env
     model = stored.load()
     parts = {"memory": memory_columns(model.policy.memory)}
     target = _target(arguments, stored, model)  # refused before anything is played
@@ -127,7 +123,6 @@ def _dataset_name(stored: StoredRun, model: IMeL) -> str:
 def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]:
     """What made the rows."""
     space: Any = model.action_space
-    made = stored.folder / layout.PROVENANCE
     return {
         "env": env,
         "policy": type(model.policy).__name__,
@@ -140,7 +135,7 @@ def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]
         "action_low": space.low.tolist(),
         "action_high": space.high.tolist(),
         "units": "actions, means and stds: the action range is [-1, 1]",
-        "run": layout.read_json(made) if made.is_file() else None,
+        "run": layout.read_table(stored.folder / layout.PROVENANCE) or None,
         "export": provenance(),
     }
 

@@ -50,7 +50,8 @@ class Insight:
         self.policy = policy
         self.rows = len(policy.memory)
         self.forgotten = np.zeros(self.rows, dtype=bool) if forgotten is None else forgotten
-        self._left = policy if forgotten is None else policy_without(policy, forgotten)
+        self.left = policy if forgotten is None else policy_without(policy, forgotten)
+        """The policy that answers."""
 
     def require_memories(self) -> None:
         """Refuse to be asked about an empty memory."""
@@ -101,21 +102,17 @@ class Insight:
         """Whether it learned a kernel."""
         return isinstance(self.policy.interpolator, MeanKernelInterpolation)
 
-    def to_environment(self, action: Array) -> Array:
-        """Policy units to the environment's, clipped to its bounds."""
-        return self.policy.to_environment(action)
-
     @property
     def weighted(self) -> bool:
         """Whether each memory has a share in every answer."""
-        return isinstance(self._left.settled.interpolate, Weighted)
+        return isinstance(self.left.settled.interpolate, Weighted)
 
     def act(self, states: Array) -> tuple[Array, Array]:
         """mu and sigma at many raw states."""  # [T, d_s] -> [T, d_a], [T, d_a]
         size = max(1, _WEIGHTS_AT_ONCE // max(1, self.rows))
         parts = []
         for start in range(0, len(states), size):
-            mean, std = self._left.decide(self._tensor(states[start : start + size]))
+            mean, std = self.left.decide(self._tensor(states[start : start + size]))
             parts.append((mean.cpu().numpy(), std.cpu().numpy()))
         means, stds = zip(*parts, strict=True)
         return np.concatenate(means), np.concatenate(stds)
@@ -123,14 +120,14 @@ class Insight:
     def answer(self, state: Array) -> Answer:
         """The mean at one state and where it comes from."""
         states = self._tensor(state)[None]
-        mean, std = (part[0].cpu().numpy() for part in self._left.decide(states))
-        score = float(familiarity_of(self._left)(states)[0])
+        mean, std = (part[0].cpu().numpy() for part in self.left.decide(states))
+        score = float(familiarity_of(self.left)(states)[0])
         familiarity = None if np.isnan(score) else score
-        interpolate = self._left.settled.interpolate
+        interpolate = self.left.settled.interpolate
         if not isinstance(interpolate, Weighted):
             return Answer(mean, std, familiarity)
         with torch.no_grad():
-            normalised = self._left.normaliser(states)
+            normalised = self.left.normaliser(states)
             shares = interpolate.weights(normalised)[0]  # [kept]
             added = interpolate.contributions(normalised)[0]
         return Answer(
@@ -145,7 +142,7 @@ class Insight:
         )
 
     def _anchor(self, shares: Tensor) -> Array:
-        return (shares @ self._left.anchor_means()).cpu().numpy()
+        return (shares @ self.left.anchor_means()).cpu().numpy()
 
     def _spread(self, values: Tensor) -> Array:
         """Values of the rows that are left, at those rows' own numbers, and zero elsewhere."""

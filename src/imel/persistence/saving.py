@@ -24,6 +24,12 @@ from imel.settings import Settings
 
 MODULES = ("policy", "critic", "return_scale", "usual_gain")
 OPTIMIZERS = ("optimizer", "critic_optimizer")
+_COUNTERS = {
+    **{name: name for name in ("num_timesteps", "learned_timesteps", "iteration", "faults")},
+    "total_timesteps": "_total_timesteps",
+    "n_updates": "_n_updates",
+}
+"""Names of counters in a file, and the model's attributes behind them."""
 
 
 class SavedAlgorithm(BaseAlgorithm, ABC):
@@ -218,14 +224,9 @@ def model_document(model: SavedAlgorithm) -> dict[str, Any]:
         "n_envs": model.n_envs,
         "stats_window_size": model._stats_window_size,
         "progress": {
-            "num_timesteps": model.num_timesteps,
-            "learned_timesteps": model.learned_timesteps,
-            "total_timesteps": model._total_timesteps,
-            "progress_remaining": model._current_progress_remaining,
-            "iteration": model.iteration,
-            "faults": model.faults,
-            "n_updates": model._n_updates,
+            **{name: getattr(model, attribute) for name, attribute in _COUNTERS.items()},
             "next_episode": model.clock.next_episode,
+            "progress_remaining": model._current_progress_remaining,
             "episodes": [
                 {key: float(value) for key, value in episode.items()}
                 for episode in model.ep_info_buffer or ()
@@ -245,7 +246,7 @@ def require_entries(document: Mapping[str, Any], path: str | os.PathLike[str]) -
         "seed": (0 if document.get("seed") is None else document["seed"], 0, 2**32 - 1),
         "n_envs": (document.get("n_envs"), 1, 2**20),
         "stats_window_size": (document.get("stats_window_size"), 1, 2**31),
-        **{name: (progress.get(name), 0, 2**62) for name in _COUNTERS},
+        **{name: (progress.get(name), 0, 2**62) for name in (*_COUNTERS, "next_episode")},
     }
     for name, (value, low, high) in numbers.items():
         if type(value) is not int or not low <= value <= high:
@@ -258,26 +259,11 @@ def require_entries(document: Mapping[str, Any], path: str | os.PathLike[str]) -
         raise CheckpointError(f"{path} has a manifest with invalid episodes or progress")
 
 
-_COUNTERS = (
-    "num_timesteps",
-    "learned_timesteps",
-    "total_timesteps",
-    "iteration",
-    "faults",
-    "n_updates",
-    "next_episode",
-)
-
-
 def restore_progress(model: SavedAlgorithm, progress: Mapping[str, Any]) -> None:
     """Counters and episode statistics as they were saved."""
-    model.num_timesteps = progress["num_timesteps"]
-    model.learned_timesteps = progress["learned_timesteps"]
-    model._total_timesteps = progress["total_timesteps"]
-    model._current_progress_remaining = progress["progress_remaining"]
-    model.iteration = progress["iteration"]
-    model.faults = progress["faults"]
-    model._n_updates = progress["n_updates"]
+    for name, attribute in _COUNTERS.items():
+        setattr(model, attribute, progress[name])
     model.clock.next_episode = progress["next_episode"]
+    model._current_progress_remaining = progress["progress_remaining"]
     model.ep_info_buffer = deque(progress["episodes"], maxlen=model._stats_window_size)
     model.ep_success_buffer = deque(progress["successes"], maxlen=model._stats_window_size)

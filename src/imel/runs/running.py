@@ -119,7 +119,7 @@ def evaluate_run(model: IMeL, plan: Plan, folder: Path, console: Console) -> Non
     episodes = plan.run.eval_episodes
     if episodes == 0:
         return
-    played = evaluate(model, plan.env, episodes, EVALUATION_SEED, deterministic=True)
+    played = evaluate(model.policy, plan.env, episodes)
     document = {
         "env": plan.env,
         "timesteps": model.num_timesteps,

@@ -7,67 +7,59 @@ drawn. So the defaults are a point of the space, and the first trial.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
+
+from optuna.trial import BaseTrial
 
 from imel.errors import SettingsError, nearest_name
 
 Drawn = Mapping[str, Any]
 """What a study has drawn, by the name it knows it by."""
 
-When = tuple[str, Any] | None
 
+@dataclass(frozen=True)
+class Parameter:
+    """A setting of IMeL or an option of its policy, drawn and set as it is."""
 
-class Draw(Protocol):
-    """Who draws values: a trial of Optuna."""
+    name: str
+    when: tuple[str, Any] | None = field(default=None, kw_only=True)
+    """Without which value of which other setting it has no effect, and is not drawn."""
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """What was drawn so far."""
-
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = ...) -> float:
-        """A number in a range."""
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = ...) -> int:
-        """A whole number in a range."""
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """One of some values."""
-
-
-class Parameter(Protocol):
-    """One line of a space."""
-
-    @property
-    def name(self) -> str:
-        """The setting of IMeL, or the option of its policy."""
-
-    @property
-    def when(self) -> When:
-        """Without which value of which other setting it has no effect, and is not drawn."""
-
-    def draw(self, trial: Draw) -> None:
+    def draw(self, trial: BaseTrial) -> None:
         """Let a trial draw it."""
+        raise NotImplementedError
 
     def setting(self, drawn: Drawn) -> Any:
         """The setting behind what was drawn."""
+        return drawn[self.name]
 
     def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What would have to be drawn for these settings."""
+        return {self.name: settings[self.name]}
 
 
 @dataclass(frozen=True)
-class Number:
+class Choice(Parameter):
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, trial: BaseTrial) -> None:
+        """Draw a value."""
+        trial.suggest_categorical(self.name, self.values)
+
+
+@dataclass(frozen=True)
+class Number(Parameter):
     """A number in a range; by its logarithm unless it is `linear`."""
 
-    name: str
     low: float
     high: float
     linear: bool = False
-    when: When = None
 
-    def draw(self, trial: Draw) -> None:
-        """Let a trial draw it."""
+    def draw(self, trial: BaseTrial) -> None:
+        """Draw a number."""
         trial.suggest_float(self.name, self.low, self.high, log=not self.linear)
 
     def setting(self, drawn: Drawn) -> float:
@@ -80,21 +72,19 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(Parameter):
     """A whole number in a range, by its logarithm; in units of another setting if one is named."""
 
-    name: str
     low: int
     high: int
     times: str | None = None
-    when: When = None
 
     @property
     def _label(self) -> str:
         return self.name if self.times is None else f"{self.name} / {self.times}"
 
-    def draw(self, trial: Draw) -> None:
-        """Let a trial draw it."""
+    def draw(self, trial: BaseTrial) -> None:
+        """Draw how many units."""
         trial.suggest_int(self._label, self.low, self.high, log=True)
 
     def setting(self, drawn: Drawn) -> int:
@@ -109,37 +99,8 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One of some values."""
-
-    name: str
-    values: tuple[Any, ...]
-    when: When = None
-
-    def draw(self, trial: Draw) -> None:
-        """Let a trial draw it."""
-        trial.suggest_categorical(self.name, self.values)
-
-    def setting(self, drawn: Drawn) -> Any:
-        """The value itself."""
-        return drawn[self.name]
-
-    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The value itself."""
-        return {self.name: settings[self.name]}
-
-
-@dataclass(frozen=True)
-class Layers:
+class Layers(Choice):
     """Two hidden layers of one width."""
-
-    name: str
-    widths: tuple[int, ...]
-    when: When = None
-
-    def draw(self, trial: Draw) -> None:
-        """Let a trial draw it."""
-        trial.suggest_categorical(self.name, self.widths)
 
     def setting(self, drawn: Drawn) -> list[int]:
         """The width, twice."""
@@ -151,16 +112,14 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Parameter):
     """A line from one value to another over the run, each in the same range, by its logarithm."""
 
-    name: str
     low: float
     high: float
-    when: When = None
 
-    def draw(self, trial: Draw) -> None:
-        """Let a trial draw both ends."""
+    def draw(self, trial: BaseTrial) -> None:
+        """Draw both ends."""
         for end in ("start", "end"):
             trial.suggest_float(f"{self.name} {end}", self.low, self.high, log=True)
 
@@ -214,15 +173,12 @@ def find_space(policy: str, fixed: Iterable[str]) -> tuple[Parameter, ...]:
 def applicable(space: Sequence[Parameter], known: Drawn) -> Iterator[Parameter]:
     """The parameters that have an effect; `known` may grow while they are gone through."""
     for parameter in space:
-        if parameter.when is None:
-            yield parameter
-            continue
-        name, needed = parameter.when
+        name, needed = parameter.when or ("", None)
         if known.get(name, needed) == needed:
             yield parameter
 
 
-def draw(space: Sequence[Parameter], trial: Draw, rest: Mapping[str, Any]) -> dict[str, Any]:
+def draw(space: Sequence[Parameter], trial: BaseTrial, rest: Mapping[str, Any]) -> dict[str, Any]:
     """Let a trial draw a point of the space; `rest` are the settings that are not searched."""
     known = dict(rest)
     for parameter in applicable(space, known):
