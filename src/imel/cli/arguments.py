@@ -100,7 +100,7 @@ def require_at_least(arguments: Any, **least: int) -> None:
     for name, bound in least.items():
         value = getattr(arguments, name)
         if value is not None and value < bound:
-            raise SettingsError(f"{name}={value} is less than {bound}: it must be at least {bound}")
+            raise SettingsError(f"{name}={value} must be at least {bound}")
 
 
 def settings_from(items: Sequence[str]) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from imel.datasets import (
     write_parquet,
     write_projector,
 )
-from imel.datasets.columns import Array
 from imel.datasets.minari_files import minari_path
 from imel.errors import ImelError
 from imel.explorer.insight import Insight
@@ -91,9 +90,11 @@ def run(argv: Sequence[str]) -> int:
             )
             print(f"{name}: {len(columns['states']):,} transitions in {minari_path(name)}")
     elif arguments.format == "parquet":
-        _write_parquet(Path(target), model, parts, document)
+        _write_parquet(Path(target), Insight(model.policy), parts, document)
     else:
-        vectors = {source: _vectors(model, columns) for source, columns in parts.items()}
+        insight = Insight(model.policy)
+        space = insight.features if insight.has_features else insight.normalised
+        vectors = {source: space(columns["states"]) for source, columns in parts.items()}
         write_projector(Path(target), vectors, parts)
         print(f"{target}: show it by tensorboard --logdir {target}")
     return 0
@@ -141,9 +142,8 @@ def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]
 
 
 def _write_parquet(
-    folder: Path, model: IMeL, parts: dict[str, Columns], document: dict[str, Any]
+    folder: Path, insight: Insight, parts: dict[str, Columns], document: dict[str, Any]
 ) -> None:
-    insight = Insight(model.policy)
     plane = make_plane(insight, "features" if insight.has_features else "states")
     about = {**document, "projection": list(plane.labels)}
     for source, columns in parts.items():
@@ -152,10 +152,3 @@ def _write_parquet(
         path = folder / f"{source}.parquet"
         write_parquet(path, columns, {**about, "source": source}, extra)
         print(f"{path}: {len(columns['states']):,} transitions")
-
-
-def _vectors(model: IMeL, columns: Columns) -> Array:
-    """u of the states in the learned kernel, or the normalised states where there is none."""
-    insight = Insight(model.policy)
-    features = insight.features(columns["states"])
-    return insight.normalised(columns["states"]) if features is None else features

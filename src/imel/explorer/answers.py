@@ -37,13 +37,13 @@ _DOTS = 2000
 def describe(insight: Insight) -> dict[str, Any]:
     """A model in a few numbers."""
     return {
-        "policy": insight.name,
+        "policy": type(insight.policy).__name__,
         "rows": insight.rows,
         "forgotten": int(insight.forgotten.sum()),
         "weighted": insight.weighted,
         "has_features": insight.has_features,
-        "state_dim": insight.state_dim,
-        "action_dim": insight.action_dim,
+        "state_dim": insight.column("states").shape[1],
+        "action_dim": insight.column("actions").shape[1],
     }
 
 

@@ -68,34 +68,19 @@ class Insight:
         """A column of the memory, all rows of it."""
         return self.policy.memory.column(name).cpu().numpy()
 
+    @torch.no_grad()
     def normalised(self, states: Array) -> Array:
         """States in units of their running deviation."""  # [n, d_s]
-        with torch.no_grad():
-            normalised: Tensor = self.policy.normaliser(self._tensor(states))
+        normalised: Tensor = self.policy.normaliser(self._tensor(states))
         return normalised.cpu().numpy()
 
-    def features(self, states: Array) -> Array | None:
-        """z of raw states in the learned kernel, or None where there is no such kernel."""
+    @torch.no_grad()
+    def features(self, states: Array) -> Array:
+        """z of raw states in the learned kernel; refused where there is no such kernel."""
         model = self.policy.interpolator
         if not isinstance(model, MeanKernelInterpolation):
-            return None
-        with torch.no_grad():
-            return model.features(self.policy.normaliser(self._tensor(states))).cpu().numpy()
-
-    @property
-    def name(self) -> str:
-        """The kind of policy."""
-        return type(self.policy).__name__
-
-    @property
-    def state_dim(self) -> int:
-        """d_s."""
-        return self.policy.normaliser.mean.numel()
-
-    @property
-    def action_dim(self) -> int:
-        """d_a."""
-        return self.policy.std.numel()
+            raise ImelError("this policy has no learned features; choose another projection")
+        return model.features(self.policy.normaliser(self._tensor(states))).cpu().numpy()
 
     @property
     def has_features(self) -> bool:

@@ -49,7 +49,12 @@ def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1)
     """The plane of a checkpoint's memories; x and y choose two dimensions of the state."""
     insight.require_memories()
     states = insight.column("states")
-    space = _space(insight, projection)
+    spaces: dict[Projection, Callable[[Array], Array]] = {
+        "features": insight.features,
+        "states": insight.normalised,
+        "dimensions": np.asarray,
+    }
+    space = spaces[projection]
     coordinates = space(states).astype(np.float64)
     width = coordinates.shape[1]
     if projection == "dimensions":
@@ -68,21 +73,6 @@ def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1)
     low, high = np.percentile(along, [0.2, 99.8], axis=0)  # a few strays may lie further out
     scale = 2.0 * _INSIDE / np.maximum(high - low, 1e-9)
     return Plane(labels, space, origin, directions, (low + high) / 2, scale)
-
-
-def _space(insight: Insight, projection: Projection) -> Callable[[Array], Array]:
-    if projection == "dimensions":
-        return lambda states: states
-    if projection == "states":
-        return insight.normalised
-
-    def features(states: Array) -> Array:
-        found = insight.features(states)
-        if found is None:
-            raise ImelError("this policy has no learned features; choose another projection")
-        return found
-
-    return features
 
 
 @dataclass(frozen=True)

@@ -124,12 +124,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
         )
         model.observation_space, model.action_space = checkpoint.spaces_from_tensors(tensors)
         model.n_envs = document["n_envs"]
-        # On the device that holds nothing first: what a file claims about sizes is not believed
-        with torch.device("meta"), checkpoint.building(path):
-            shapes = model._make_policy().state_dict()
-            critic = model._make_critic().state_dict()
-        for part, expected in (("policy", shapes), ("critic", critic)):
-            checkpoint.check_tensors(expected, checkpoint.under(part, tensors), part, path)
+        model._check_sizes(tensors, path)
         model._setup_model()
         load_tensors(model, tensors, path)
         restore_progress(model, document["progress"])
@@ -141,6 +136,14 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
             if model.env is not None and model.seed is not None:
                 model.env.seed(model.seed + model.iteration)  # continuations of one file agree
         return model
+
+    def _check_sizes(self, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
+        # On the device that holds nothing: what a file claims about sizes is not believed
+        with torch.device("meta"), checkpoint.building(path):
+            made = {"policy": self._make_policy(), "critic": self._make_critic()}
+        for part, module in made.items():
+            found = checkpoint.under(part, tensors)
+            checkpoint.check_tensors(module.state_dict(), found, part, path)
 
     @classmethod
     def resume(
@@ -187,7 +190,7 @@ def load_tensors(
     expected = model_tensors(model)
     for name in OPTIMIZERS:  # Adam has its moments from the first step on: all of them, or none
         if checkpoint.under(name, tensors):
-            moments = _adam_state(getattr(model, name))
+            moments = checkpoint.adam_state(getattr(model, name))
             expected |= checkpoint.prefixed(name, moments)
         else:
             expected = {key: t for key, t in expected.items() if not key.startswith(f"{name}/")}
@@ -198,18 +201,6 @@ def load_tensors(
         checkpoint.load_optimizer(getattr(model, name), checkpoint.under(name, tensors))
     model.generator.set_state(tensors["generators/algorithm"])
     model.policy.generator.set_state(tensors["generators/policy"])
-
-
-def _adam_state(optimizer: Optimizer) -> dict[str, Tensor]:
-    """The names, shapes and types of Adam's state once it has made a step."""
-    state: dict[str, Tensor] = {}
-    for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
-        state |= {
-            f"{i}/step": torch.zeros(()),
-            f"{i}/exp_avg": parameter,
-            f"{i}/exp_avg_sq": parameter,
-        }
-    return state
 
 
 def model_document(model: SavedAlgorithm) -> dict[str, Any]:
