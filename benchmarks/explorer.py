@@ -21,12 +21,12 @@ import torch
 import uvicorn
 from gymnasium import spaces
 
-from imel.explorer.packing import unpack
+from imel.explorer.answers import unpack
 from imel.explorer.server import hosts_of, make_app, open_port
 from imel.explorer.session import Session
 from imel.memory import MemorySettings
 from imel.policy import MkiPolicy
-from imel.runs.stored import RunFiles, describe
+from imel.runs.stored import find_run
 
 _EPISODE = 1000
 
@@ -163,7 +163,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.safetensors")
         made_up_policy(arguments.memories).save(str(path))
-        session = Session(RunFiles("made up", None, (describe(path),), None))
+        session = Session(find_run(path))
         print(f"starting: {milliseconds(session.prepare):.1f} ms")
         with Served(session) as served:
             measure(served, arguments.memories)

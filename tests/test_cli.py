@@ -591,7 +591,7 @@ def test_the_seed_of_an_evaluation_decides_its_episodes_and_its_noise(run_dir: P
     model = IMeL.load(run_dir / "model.safetensors")
 
     def returns(seed: int, deterministic: bool) -> list[float]:
-        return evaluate(model, "ImelPoint-v0", 2, seed, deterministic).returns
+        return evaluate(model.policy, "ImelPoint-v0", 2, seed, deterministic).returns
 
     for deterministic in (True, False):
         assert returns(1, deterministic) == returns(1, deterministic)

@@ -50,7 +50,8 @@ class Insight:
         self.policy = policy
         self.rows = len(policy.memory)
         self.forgotten = np.zeros(self.rows, dtype=bool) if forgotten is None else forgotten
-        self._left = policy if forgotten is None else policy_without(policy, forgotten)
+        self.left = policy if forgotten is None else policy_without(policy, forgotten)
+        """The policy that answers."""
 
     def require_memories(self) -> None:
         """Refuse to be asked about an empty memory."""
@@ -67,55 +68,36 @@ class Insight:
         """A column of the memory, all rows of it."""
         return self.policy.memory.column(name).cpu().numpy()
 
+    @torch.no_grad()
     def normalised(self, states: Array) -> Array:
         """States in units of their running deviation."""  # [n, d_s]
-        with torch.no_grad():
-            normalised: Tensor = self.policy.normaliser(self._tensor(states))
+        normalised: Tensor = self.policy.normaliser(self._tensor(states))
         return normalised.cpu().numpy()
 
-    def features(self, states: Array) -> Array | None:
-        """z of raw states in the learned kernel, or None where there is no such kernel."""
+    @torch.no_grad()
+    def features(self, states: Array) -> Array:
+        """z of raw states in the learned kernel; refused where there is no such kernel."""
         model = self.policy.interpolator
         if not isinstance(model, MeanKernelInterpolation):
-            return None
-        with torch.no_grad():
-            return model.features(self.policy.normaliser(self._tensor(states))).cpu().numpy()
-
-    @property
-    def name(self) -> str:
-        """The kind of policy."""
-        return type(self.policy).__name__
-
-    @property
-    def state_dim(self) -> int:
-        """d_s."""
-        return self.policy.normaliser.mean.numel()
-
-    @property
-    def action_dim(self) -> int:
-        """d_a."""
-        return self.policy.std.numel()
+            raise ImelError("this policy has no learned features; choose another projection")
+        return model.features(self.policy.normaliser(self._tensor(states))).cpu().numpy()
 
     @property
     def has_features(self) -> bool:
         """Whether it learned a kernel."""
         return isinstance(self.policy.interpolator, MeanKernelInterpolation)
 
-    def to_environment(self, action: Array) -> Array:
-        """Policy units to the environment's, clipped to its bounds."""
-        return self.policy.to_environment(action)
-
     @property
     def weighted(self) -> bool:
         """Whether each memory has a share in every answer."""
-        return isinstance(self._left.settled.interpolate, Weighted)
+        return isinstance(self.left.settled.interpolate, Weighted)
 
     def act(self, states: Array) -> tuple[Array, Array]:
         """mu and sigma at many raw states."""  # [T, d_s] -> [T, d_a], [T, d_a]
         size = max(1, _WEIGHTS_AT_ONCE // max(1, self.rows))
         parts = []
         for start in range(0, len(states), size):
-            mean, std = self._left.decide(self._tensor(states[start : start + size]))
+            mean, std = self.left.decide(self._tensor(states[start : start + size]))
             parts.append((mean.cpu().numpy(), std.cpu().numpy()))
         means, stds = zip(*parts, strict=True)
         return np.concatenate(means), np.concatenate(stds)
@@ -123,14 +105,14 @@ class Insight:
     def answer(self, state: Array) -> Answer:
         """The mean at one state and where it comes from."""
         states = self._tensor(state)[None]
-        mean, std = (part[0].cpu().numpy() for part in self._left.decide(states))
-        score = float(familiarity_of(self._left)(states)[0])
+        mean, std = (part[0].cpu().numpy() for part in self.left.decide(states))
+        score = float(familiarity_of(self.left)(states)[0])
         familiarity = None if np.isnan(score) else score
-        interpolate = self._left.settled.interpolate
+        interpolate = self.left.settled.interpolate
         if not isinstance(interpolate, Weighted):
             return Answer(mean, std, familiarity)
         with torch.no_grad():
-            normalised = self._left.normaliser(states)
+            normalised = self.left.normaliser(states)
             shares = interpolate.weights(normalised)[0]  # [kept]
             added = interpolate.contributions(normalised)[0]
         return Answer(
@@ -145,7 +127,7 @@ class Insight:
         )
 
     def _anchor(self, shares: Tensor) -> Array:
-        return (shares @ self._left.anchor_means()).cpu().numpy()
+        return (shares @ self.left.anchor_means()).cpu().numpy()
 
     def _spread(self, values: Tensor) -> Array:
         """Values of the rows that are left, at those rows' own numbers, and zero elsewhere."""

@@ -7,20 +7,27 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from imel.errors import CheckpointError, ImelError
 from imel.persistence import checkpoint
 from imel.persistence.saving import require_entries
+from imel.runs.layout import (
+    CONFIG,
+    CURVE,
+    EVALUATION,
+    MODEL,
+    MONITOR,
+    POLICY,
+    PROGRESS,
+    PROVENANCE,
+    read_table,
+)
 
-MODEL, CARD = "model.safetensors", "README.md"
-CONFIG, EVALUATION, PROVENANCE = "config.json", "evaluation.json", "provenance.json"
-CURVE, POLICY = "curve.png", "policy.png"
+CARD = "README.md"
 KNOWN = (
     *(CARD, MODEL, CONFIG, EVALUATION, PROVENANCE, CURVE, POLICY),
-    *("progress.csv", "monitor.csv"),
+    *(PROGRESS, MONITOR),
 )
-_TABLES = (CONFIG, EVALUATION, PROVENANCE)
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -42,25 +49,12 @@ def check_files(folder: Path) -> None:
     if manifest["kind"] != "model":
         raise CheckpointError(f"{folder / MODEL} holds a {manifest['kind']}, not a whole model")
     require_entries(manifest, folder / MODEL)
-    for name in _TABLES:
+    for name in (CONFIG, EVALUATION, PROVENANCE):
         read_table(folder / name)
     for name in (CURVE, POLICY):
         path = folder / name
         if path.is_file() and not path.read_bytes().startswith(_PNG):
             raise ImelError(f"{path} is no PNG file")
-
-
-def read_table(path: Path) -> dict[str, Any]:
-    """A JSON table; empty where there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ImelError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise ImelError(f"{path} holds no table")
-    return document
 
 
 def _without_paths(config: bytes) -> bytes:

@@ -21,8 +21,9 @@ from imel.algorithm import IMeL
 from imel.errors import ImelError
 from imel.extras import require
 from imel.hub.card import model_card
-from imel.hub.files import CARD, KNOWN, MODEL, check_files, run_files
+from imel.hub.files import CARD, KNOWN, check_files, run_files
 from imel.persistence.files import write_atomically
+from imel.runs.layout import MODEL
 
 
 def push_to_hub(

@@ -194,6 +194,18 @@ def optimizer_to_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
     return {f"{i}/{key}": value for i, entry in state.items() for key, value in entry.items()}
 
 
+def adam_state(optimizer: Optimizer) -> dict[str, Tensor]:
+    """The names, shapes and types of Adam's state once it has made a step."""
+    state: dict[str, Tensor] = {}
+    for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
+        state |= {
+            f"{i}/step": torch.zeros(()),
+            f"{i}/exp_avg": parameter,
+            f"{i}/exp_avg_sq": parameter,
+        }
+    return state
+
+
 def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
     """What `optimizer_to_tensors` took out."""
     state: dict[int, dict[str, Tensor]] = {}

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
@@ -68,7 +67,6 @@ def running_trend(curve: LearningCurve) -> Summary:
 def curve_figure(curve: LearningCurve) -> Figure:
     """Episodes as dots, their trend as a line with its band, the evaluation as a marker."""
     figure = Figure(figsize=(8, 5.4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.set_title(curve.title, fontsize=13)
     axes.set_xlabel("environment steps")

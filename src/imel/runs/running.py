@@ -41,40 +41,31 @@ def make_model(plan: Plan) -> IMeL:
     return model if plan.run.warm_start is None else model.warm_start(plan.run.warm_start)
 
 
-def _log_files(plan: Plan, folder: Path, resumed_at: int | None) -> list[KVWriter]:
-    names = [layout.PROGRESS]
-    if plan.run.progress_json:
-        names.append(layout.PROGRESS_JSON)
-    return [progress_file(folder / name, resumed_at) for name in names]
+def _logger(plan: Plan, folder: Path, resumed_at: int | None, console: Console) -> Logger:
+    """Everything that is told what the algorithm records."""
+    run, outputs = plan.run, list[KVWriter]()
+    if run.track is not None:  # before anything is changed, should it be refused
+        outputs.append(track_folder(run.track, run.track_project, folder, plan.as_json()))
+    names = [layout.PROGRESS, *([layout.PROGRESS_JSON] if run.progress_json else [])]
+    outputs += [progress_file(folder / name, resumed_at) for name in names]
+    policy = plan.policy_class.__name__
+    title = f"{plan.env}, {policy}, seed {run.seed}, {plan.settings.n_envs} environments"
+    outputs.append(TensorBoardOutputFormat(str(folder)))
+    outputs.append(progress_writer(title, run.total_timesteps, console))
+    return Logger(str(folder), outputs)
 
 
 def learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None:
     """Train and save the model, come what may; the number of the signal that ended it, if any."""
     resumed_at = model.num_timesteps if model.iteration else None
-    # Before anything is changed, should it be refused
-    tracked = (
-        []
-        if plan.run.track is None
-        else [track_folder(plan.run.track, plan.run.track_project, folder, plan.as_json())]
-    )
-    title = (
-        f"{plan.env}, {plan.policy_class.__name__}, seed {plan.run.seed}, "
-        f"{plan.settings.n_envs} environments"
-    )
+    model.set_logger(_logger(plan, folder, resumed_at, console))
     episodes = EpisodeLog(folder / layout.MONITOR, plan.env, resumed_at)
-    outputs = [
-        *_log_files(plan, folder, resumed_at),
-        *tracked,
-        TensorBoardOutputFormat(str(folder)),
-        progress_writer(title, plan.run.total_timesteps, console),
-    ]
     checkpoints = RunCheckpoints(
         folder / layout.CHECKPOINTS,
         plan.run.checkpoint_every,
         plan.run.checkpoints_kept,
         plan.run.go_on_if_full,
     )
-    model.set_logger(Logger(str(folder), outputs))
     stop = StopOnSignal()
     try:
         with stop.listening():
@@ -119,7 +110,7 @@ def evaluate_run(model: IMeL, plan: Plan, folder: Path, console: Console) -> Non
     episodes = plan.run.eval_episodes
     if episodes == 0:
         return
-    played = evaluate(model, plan.env, episodes, EVALUATION_SEED, deterministic=True)
+    played = evaluate(model.policy, plan.env, episodes)
     document = {
         "env": plan.env,
         "timesteps": model.num_timesteps,

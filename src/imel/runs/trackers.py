@@ -116,7 +116,7 @@ def track_folder(
     """Track the run of a folder: a new tracked run, or the one of before a resume."""
     path = folder / layout.TRACKING
     wanted = {"track": tracker, "track_project": project}
-    stored = layout.read_json(path) if path.is_file() else {}
+    stored = layout.read_table(path)
     if any(stored.get(key) != value for key, value in wanted.items()):
         stored = {**wanted, "identity": new_identity()}
         layout.write_json(path, stored)
