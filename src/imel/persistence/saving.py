@@ -197,6 +197,8 @@ def load_tensors(
 ) -> None:
     """What `model_tensors` gathered. All is checked before anything is changed."""
     expected = model_tensors(model)
+    shapes = model.policy.shapes_for(checkpoint.under("policy", tensors))
+    expected |= checkpoint.prefixed("policy", shapes)
     for name in model.optimizer_names:  # Adam has its moments from the first step on, or none
         if checkpoint.under(name, tensors):
             moments = checkpoint.adam_state(getattr(model, name))
