@@ -68,7 +68,7 @@ def time_learning(task: str, algorithm: str, steps: int) -> float:
     """Return the seconds of 1,000 steps of learning once the memory, if any, is full."""
     settings = settings_of(algorithm, task)
     model = find_algorithm(_base(algorithm)).make(find_task(task), settings, seed=0)
-    model.learn(min(settings.get("memory_size", 0) + WARM_UP, 2 * steps))
+    model.learn(settings.get("memory_size", 0) + WARM_UP)
     done, before = model.num_timesteps, time.process_time()
     model.learn(steps, reset_num_timesteps=False)
     return 1000.0 * (time.process_time() - before) / (model.num_timesteps - done)
