@@ -149,10 +149,13 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
     def _check_sizes(self, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
         # On the device that holds nothing: what a file claims about sizes is not believed
         with torch.device("meta"), checkpoint.building(path):
-            made = {"policy": self._make_policy(), "critic": self._make_critic()}
-        for part, module in made.items():
-            found = checkpoint.under(part, tensors)
-            checkpoint.check_tensors(module.state_dict(), found, part, path)
+            found = checkpoint.under("policy", tensors)
+            shapes = {
+                "policy": self._make_policy().shapes_for(found),
+                "critic": self._make_critic().state_dict(),
+            }
+        for part, expected in shapes.items():
+            checkpoint.check_tensors(expected, checkpoint.under(part, tensors), part, path)
 
     @classmethod
     def resume(
