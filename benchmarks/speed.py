@@ -22,11 +22,11 @@ import numpy as np
 import torch
 
 from imel.bench.algorithms import find_algorithm
-from imel.bench.provenance import provenance
+from imel.runs.provenance import provenance
 from imel.bench.tasks import TASKS, find_task
-from imel.cli.marks import around_marks
+from imel.cli.report import around_marks
 from imel.errors import ImelError
-from imel.files import write_atomically
+from imel.persistence.files import write_atomically
 from imel.report.names import algorithm_name, task_title
 
 ENVIRONMENTS = "environments"
