@@ -22,12 +22,12 @@ import numpy as np
 import torch
 
 from imel.bench.algorithms import find_algorithm
-from imel.runs.provenance import provenance
 from imel.bench.tasks import TASKS, find_task
 from imel.cli.report import around_marks
 from imel.errors import ImelError
 from imel.persistence.files import write_atomically
 from imel.report.names import algorithm_name, task_title
+from imel.runs.provenance import provenance
 
 ENVIRONMENTS = "environments"
 """Stable-Baselines3's vector environment with random actions: what no algorithm can undercut."""
