@@ -129,14 +129,16 @@ def caption(steps: int, repetitions: int) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print the table, and put it into a page if one is given."""
     arguments = _parse(argv)
-    around = around_marks(arguments.into, "speed") if arguments.into else None
+    if arguments.into:
+        around_marks(arguments.into, "speed")  # refuses a page without marks
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = "1"
     seconds = measure(arguments.tasks, arguments.algorithms, arguments.steps, arguments.repetitions)
     text = caption(arguments.steps, arguments.repetitions) + table(seconds)
     print(f"\n{text}", end="")
-    if around:
-        write_atomically(arguments.into, text.join(around).encode())
+    if arguments.into:
+        page = text.join(around_marks(arguments.into, "speed"))
+        write_atomically(arguments.into, page.encode())
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
