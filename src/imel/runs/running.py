@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from rich.console import Console
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 
 from imel.algorithm import IMeL
@@ -18,7 +23,6 @@ from imel.runs.evaluation import EVALUATION_SEED, evaluate
 from imel.runs.logs import EpisodeLog, progress_file
 from imel.runs.plan import Plan
 from imel.runs.progress import progress_writer
-from imel.runs.signals import StopOnSignal
 from imel.runs.trackers import track_folder
 
 
@@ -120,3 +124,37 @@ def evaluate_run(model: IMeL, plan: Plan, folder: Path, console: Console) -> Non
     }
     layout.write_json(folder / layout.EVALUATION, document)
     console.out(f"deterministic return over {episodes} episodes: {played}", highlight=False)
+
+
+class StopOnSignal(BaseCallback):
+    """Ends training between two iterations when SIGINT or SIGTERM comes.
+
+    The rollout under way is dropped, so that the model is whole. A second signal has its usual
+    effect, at once.
+    """
+
+    received: int | None = None
+
+    def _on_step(self) -> bool:
+        return self.received is None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take signals in this block."""
+        usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            del frame
+            self.received = number
+            restore()
+
+        def restore() -> None:
+            for number, handler in usual.items():
+                signal.signal(number, handler)
+
+        for number in usual:
+            signal.signal(number, handle)
+        try:
+            yield
+        finally:
+            restore()
