@@ -13,7 +13,7 @@ import tyro
 
 from imel.bench.speed import LEARNERS, Cell, Figures, Plan, measure
 from imel.bench.tasks import TASKS
-from imel.cli.arguments import Flag, parse
+from imel.cli.arguments import parse
 from imel.cli.report import around_marks
 from imel.errors import SettingsError
 from imel.persistence.files import write_atomically
@@ -51,12 +51,12 @@ class SpeedArguments:
     """Folder of speed.json, speed.md and the pictures."""
     into: Annotated[Path | None, tyro.conf.arg(metavar="PAGE")] = None
     """Put the text into this page, between its two marks, instead of into DIR/speed.md."""
-    quick: Flag = False
+    quick: tyro.conf.FlagCreatePairsOff[bool] = False
     """Only see that it runs: one repetition of a few small measurements."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run the command and return its exit code."""
+    """The command; its exit code."""
     arguments: SpeedArguments = parse(SpeedArguments, argv, "imel bench speed", _DESCRIPTION)
     for name in ("steps", "repetitions"):
         if getattr(arguments, name) < 1:
