@@ -36,7 +36,7 @@ class Returns:
     lengths: list[int]
 
     def as_json(self) -> dict[str, Any]:
-        """Summary and raw numbers."""
+        """Return the summary and the raw numbers."""
         return {
             "mean": float(np.mean(self.returns)),
             "std": float(np.std(self.returns)),

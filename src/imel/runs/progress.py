@@ -130,7 +130,7 @@ class PlainLines(_Pace):
 
 
 def progress_writer(title: str, total: int, console: Console) -> KVWriter:
-    """The table on a terminal, lines elsewhere."""
+    """Return a live table on a terminal, plain lines elsewhere."""
     if console.is_terminal:
         return LiveTable(title, total, console)
     console.out(title, highlight=False)
