@@ -137,7 +137,7 @@ def test_fault_19_another_plan_is_refused_with_its_differences_unless_asked_for(
     line = only_error(train(run, also=flags))
     assert f"gamma: {ANCHORED['gamma']} then, 0.9 now" in line
     assert "kl_budget: '6:1' then, 2.0 now" in line
-    assert "batch_size" not in line
+    assert "rollout_size" not in line
     assert (run / "config.json").read_bytes() == stored
 
     last = train(run, also=(*flags, "--allow-differences"))
