@@ -22,12 +22,12 @@ import numpy as np
 import torch
 
 from imel.bench.algorithms import find_algorithm
-from imel.bench.provenance import provenance
 from imel.bench.tasks import TASKS, find_task
-from imel.cli.marks import around_marks
+from imel.cli.report import around_marks
 from imel.errors import ImelError
-from imel.files import write_atomically
+from imel.persistence.files import write_atomically
 from imel.report.names import algorithm_name, task_title
+from imel.runs.provenance import provenance
 
 ENVIRONMENTS = "environments"
 """Stable-Baselines3's vector environment with random actions: what no algorithm can undercut."""
@@ -129,14 +129,16 @@ def caption(steps: int, repetitions: int) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print the table, and put it into a page if one is given."""
     arguments = _parse(argv)
-    around = around_marks(arguments.into, "speed") if arguments.into else None
+    if arguments.into:
+        around_marks(arguments.into, "speed")  # refuses a page without marks
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = "1"
     seconds = measure(arguments.tasks, arguments.algorithms, arguments.steps, arguments.repetitions)
     text = caption(arguments.steps, arguments.repetitions) + table(seconds)
     print(f"\n{text}", end="")
-    if around:
-        write_atomically(arguments.into, text.join(around).encode())
+    if arguments.into:
+        page = text.join(around_marks(arguments.into, "speed"))
+        write_atomically(arguments.into, page.encode())
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -21,7 +21,7 @@ DATA = (
     "explorer/static/explorer.js",
     "zoo/imel.yml",
 )
-TRAINING = "train Pendulum-v1 --total-timesteps 512 --batch-size 256 --memory-size 512"
+TRAINING = "train Pendulum-v1 --total-timesteps 512 --rollout-size 256 --memory-size 512"
 
 
 def command(*words: str, cwd: str) -> str:

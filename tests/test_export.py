@@ -330,7 +330,7 @@ def test_an_episode_without_end_is_left(
 
 def test_policies_without_features_are_exported_by_their_states(tmp_path: Path) -> None:
     model = wide_model(memory_size=128)
-    other = IMeL("NearestPolicy", model.get_env(), seed=0, batch_size=64, memory_size=128)
+    other = IMeL("NearestPolicy", model.get_env(), seed=0, rollout_size=64, memory_size=128)
     run = write_run(tmp_path / "nearest", other.learn(64))
     for kind in ("parquet", "projector"):
         assert main(["export", str(run), "--format", kind, "--episodes", "0"]) == 0

@@ -15,12 +15,13 @@ from scipy.optimize import brentq
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from imel.advantage import AdvantageSettings, Estimator, estimate_advantages
+from imel.advantage import Estimator, estimate_advantages
 from imel.experience import Context
 from imel.improvement import improved_means, mean_kl, step_size
 from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
 from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
-from imel.training import FitSettings, fit_leave_one_out
+from imel.settings import FitSettings
+from imel.training import fit_leave_one_out
 from samples import experiences, log_density, ragged_context
 
 
@@ -165,8 +166,8 @@ ENDS = torch.tensor([[False], [False], [True], [False], [True]])
 
 def estimate(estimator: Estimator) -> Tensor:
     """Two episodes, of three and two steps, both of which terminate."""
-    settings = AdvantageSettings(gamma=0.9, gae_lambda=0.8, advantage=estimator)
-    return estimate_advantages(REWARDS, VALUES, NEXT_VALUES, ENDS, ENDS, settings)[0][:, 0]
+    columns = (REWARDS, VALUES, NEXT_VALUES, ENDS, ENDS)
+    return estimate_advantages(*columns, 0.9, 0.8, estimator)[0][:, 0]
 
 
 def test_algorithm_3_without_gae_is_return_less_value() -> None:

@@ -117,7 +117,8 @@ def _target(arguments: ExportArguments, stored: StoredRun, model: IMeL) -> str:
 
 def _dataset_name(stored: StoredRun, model: IMeL) -> str:
     policy = type(model.policy).__name__.removesuffix("Policy").lower()
-    name = "-".join([*([stored.env] if stored.env else []), policy, f"seed{model.seed}"])
+    env = stored.config.get("env")
+    name = "-".join([*([env] if env else []), policy, f"seed{model.seed}"])
     return f"imel/{re.sub(r'[^-_a-zA-Z0-9]', '-', name)}"
 
 

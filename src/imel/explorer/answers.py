@@ -54,6 +54,7 @@ def describe_answer(insight: Insight, answer: Answer) -> tuple[dict[str, Any], d
         "std": answer.std.tolist(),
         "anchor": None if answer.anchor is None else answer.anchor.tolist(),
         "exact": answer.exact,
+        "lessons": answer.lessons,
         "familiarity": answer.familiarity,
         "effective_neighbours": answer.effective_neighbours,
         "covered": 0.0,

@@ -38,12 +38,12 @@ class Plane:
     """Whether the plane lies in normalised or in raw state space."""
 
     def coordinates(self, states: Tensor) -> Array:
-        """Where raw states lie on the plane."""
+        """Project raw states onto the plane."""
         space = self.policy.normaliser(states) if self.normalised else states
         return as_array((space - self.origin) @ self.directions.T)  # [N, 2]
 
     def states(self, coordinates: Array) -> Tensor:
-        """Raw states on the plane: all other components are at the memories' mean."""
+        """Return the raw states at coordinates; other components are at the memories' mean."""
         along = torch.as_tensor(coordinates, dtype=torch.float32, device=self.origin.device)
         space = self.origin + along @ self.directions
         return self.policy.normaliser.inverse(space) if self.normalised else space
@@ -54,7 +54,7 @@ View = tuple[Plane, Array, Array]
 
 
 def common_view(policies: Sequence[ImelPolicy]) -> View:
-    """The plane of the last of some policies, as far as the memories of all of them reach."""
+    """Return the plane of the last policy, as far as the memories of all policies reach."""
     plane = state_plane(policies[-1])
     places = [plane.coordinates(policy.memory.column("states")) for policy in policies]
     x, y = (_axis(np.concatenate(places)[:, i]) for i in range(2))
@@ -64,7 +64,7 @@ def common_view(policies: Sequence[ImelPolicy]) -> View:
 def policy_surface(
     policy: ImelPolicy, title: str, action: int | None = None, view: View | None = None
 ) -> PolicySurface:
-    """The policy over a plane, for one dimension of the action."""
+    """Compute the policy's mean over a plane, for one dimension of the action."""
     memory = policy.memory
     improved = memory.column("improved_means")
     chosen, note = choose_action(improved, action)
@@ -127,7 +127,7 @@ def _component_label(number: int, share: float, direction: Tensor) -> str:
 
 
 def choose_action(improved: Tensor, action: int | None) -> tuple[int, str]:
-    """The dimension to show, and a note on the choice where there is one."""
+    """Choose the action dimension to show, and a note on the choice where there is one."""
     count = improved.shape[1]
     if action is not None and not 0 <= action < count:
         raise SettingsError(f"action={action} is not between 0 and {count - 1}")
@@ -147,11 +147,11 @@ def _axis(coordinates: Array) -> Array:
 
 
 def act_at(policy: ImelPolicy, states: Tensor) -> Array:
-    """The means of a policy as it stands at many raw states."""
+    """Compute a policy's means at many raw states, chunk by chunk."""
     chunks = (states[i : i + _CHUNK] for i in range(0, len(states), _CHUNK))
     return np.concatenate([as_array(policy.decide(chunk)[0]) for chunk in chunks])
 
 
 def as_array(tensor: Tensor) -> Array:
-    """A tensor for drawing."""
+    """Convert a tensor to a float64 array."""
     return tensor.detach().cpu().double().numpy()

@@ -52,7 +52,7 @@ def draw_run(
 
 
 def models_of(place: Path) -> tuple[str, list[StoredModel]]:
-    """A name for a run, and its models with a known iteration, the oldest first."""
+    """Return a run's name and its models with a known iteration, the oldest first."""
     files = find_run(place)
     usable = {model.iteration: model for model in files.models if model.iteration is not None}
     if not usable:
@@ -62,7 +62,7 @@ def models_of(place: Path) -> tuple[str, list[StoredModel]]:
 
 
 def update_step(place: Path, iteration: int | None, action: int | None) -> UpdateStep:
-    """The last update that a checkpoint has seen, from what its memory holds of it."""
+    """Return the last update before a checkpoint, from what its memory holds."""
     name, models = models_of(place)
     wanted = models[-1].iteration if iteration is None else iteration
     assert wanted is not None
@@ -87,7 +87,7 @@ def update_step(place: Path, iteration: int | None, action: int | None) -> Updat
 
 
 def training_surfaces(place: Path, action: int | None) -> list[PolicySurface]:
-    """The policy of every checkpoint over the plane of the last one."""
+    """Compute the policy of every checkpoint over the plane of the last one."""
     name, models = models_of(place)
     if len(models) < 2:
         raise ImelError(

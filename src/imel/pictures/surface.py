@@ -59,7 +59,7 @@ class PolicySurface:
 
 
 def surface_figure(surface: PolicySurface) -> Figure:
-    """The map and the update side by side."""
+    """Draw the map and the update side by side."""
     figure = Figure(figsize=(13, 5.8), layout="constrained")
     figure.suptitle(surface.title, fontsize=13)
     left, right = figure.subplots(1, 2)
@@ -78,7 +78,7 @@ def _draw_policy(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
 
 
 def draw_map(axes: Axes, surface: PolicySurface) -> QuadMesh:
-    """The policy over the plane and the memories on it; what a colour bar is made from."""
+    """Draw the policy over the plane and its memories; return the image for a colour bar."""
     image = axes.pcolormesh(
         surface.x,
         surface.y,
@@ -149,7 +149,7 @@ def save_animation(surfaces: Sequence[PolicySurface], path: Path, per_second: in
 
 
 def draw_improvements(axes: Axes, x: Array, old: Array, improved: Array, label: str) -> None:
-    """Arrows from mu to mu*, raised and lowered ones in colours of their own."""
+    """Draw arrows from mu to mu*; raised and lowered ones differ in colour."""
     raised = improved > old
     for chosen, colour, name in ((raised, _RAISED, "raised"), (~raised, _LOWERED, "lowered")):
         columns = (column[chosen] for column in (x, old, improved))
@@ -159,7 +159,7 @@ def draw_improvements(axes: Axes, x: Array, old: Array, improved: Array, label: 
 def draw_policy_line(
     axes: Axes, x: Array, means: Array, places: Array, label: str, old: bool = False
 ) -> Summary:
-    """A policy's mean over the states near each place; its summary, for a band."""
+    """Draw a policy's mean over the states near each place; return the summary."""
     line = summarise_near(x, means, places, _REACH, (10.0, 90.0))
     colour, style = (OLD, "--") if old else (POLICY, "-")
     axes.plot(
@@ -169,7 +169,7 @@ def draw_policy_line(
 
 
 def draw_arrows(axes: Axes, x: Array, start: Array, end: Array, **style: Any) -> None:
-    """Vertical lines with a head at their end, whatever the axis' scale."""
+    """Draw vertical lines with a head at their end, whatever the axis' scale."""
     axes.vlines(x, start, end, linewidth=0.9, **style)
     style.pop("label", None)
     for chosen, marker in ((end > start, "^"), (end < start, "v")):
@@ -177,7 +177,7 @@ def draw_arrows(axes: Axes, x: Array, start: Array, end: Array, **style: Any) ->
 
 
 def scale_actions(axes: Axes, values: Array) -> None:
-    """All of the action range in detail, and far beyond it what means have drifted there.
+    """Scale the axis: the action range linear, means beyond it logarithmic.
 
     Beyond the range actions are clipped and means no longer matter, but they may be far off.
     """

@@ -34,7 +34,7 @@ class UpdateStep:
 
 
 def update_figure(step: UpdateStep) -> Figure:
-    """Old policy, the improvement of each experience, and the new policy made of them."""
+    """Draw the old policy, the improvement of each experience, and the new policy."""
     figure = Figure(figsize=(9.5, 5.8), layout="constrained")
     axes = figure.subplots()
     count = len(step.positions)

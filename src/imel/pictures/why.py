@@ -44,7 +44,7 @@ class Chosen:
 def draw_frames(
     path: Path, policy: ImelPolicy, env_id: str, seed: int, chosen: list[Chosen]
 ) -> str | None:
-    """Write the picture; what could not be drawn in it, if so."""
+    """Write the picture; return a note on what could not be drawn, or None."""
     prepare_drawing()
     with closing(make_environment(env_id, rendered=True)) as env:
         played = _played_frames(env, policy, seed, {each.step for each in chosen})
@@ -64,7 +64,7 @@ def draw_frames(
 def _played_frames(
     env: Environment, policy: ImelPolicy, seed: int, steps: set[int]
 ) -> dict[int, Array]:
-    """The episode once more, drawn at some of its steps."""
+    """Play the episode again and draw some of its steps."""
     frames: dict[int, Array] = {}
     numbers = count()
 
@@ -80,7 +80,7 @@ def _played_frames(
 
 
 def _remembered_frames(env: Environment, chosen: Chosen) -> tuple[list[Frame], str | None]:
-    """The states of the first memories, and why they could not be drawn, if so."""
+    """Draw the states of the first memories; also return why some could not be drawn."""
     why, frames, problem = chosen.why, list[Frame](), None
     for i in range(min(_MEMORIES, len(why.weights))):
         share = "near" if why.kind == "none" else f"{why.weights[i]:.1%}"

@@ -14,10 +14,11 @@ import gymnasium
 import numpy as np
 from gymnasium.wrappers import RecordVideo
 from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.utils import check_for_correct_spaces
 
 from imel.environments import make_environments
 from imel.errors import ImelError
-from imel.playing import LONGEST, play, require_spaces
+from imel.playing import LONGEST, play
 from imel.policy import ImelPolicy
 from imel.runs.layout import VIDEO
 
@@ -35,7 +36,7 @@ class Returns:
     lengths: list[int]
 
     def as_json(self) -> dict[str, Any]:
-        """Summary and raw numbers."""
+        """Return the summary and the raw numbers."""
         return {
             "mean": float(np.mean(self.returns)),
             "std": float(np.std(self.returns)),
@@ -68,7 +69,10 @@ def evaluate(
         progress(min(1.0, (len(played["episode_rewards"]) + steps) / episodes))
 
     with closing(make_environments(env_id, min(episodes, _SIDE_BY_SIDE))) as env:
-        require_spaces(policy, env, env_id)
+        try:
+            check_for_correct_spaces(env, policy.observation_space, policy.action_space)
+        except ValueError as error:
+            raise ImelError(f"the model was not made for {env_id}: {error}") from None
         spec = env.get_attr("spec", [0])[0]
         limit = getattr(spec, "max_episode_steps", None) or LONGEST
         env.seed(seed)

@@ -44,7 +44,7 @@ _MADE_BY_A_RUN = (
 
 @contextlib.contextmanager
 def claimed(path: Path | None, default_name: str, overwrite: bool) -> Iterator[Path]:
-    """A folder without a run in it, for this process alone until the block ends.
+    """Lock a folder without a run in it for this process until the block ends.
 
     A folder named by the user is refused if it holds a run already, unless that may be
     overwritten; the default one is always new.
@@ -64,7 +64,7 @@ def claimed(path: Path | None, default_name: str, overwrite: bool) -> Iterator[P
 
 @contextlib.contextmanager
 def reopened(folder: Path) -> Iterator[None]:
-    """A folder with a run in it, for this process alone until the block ends."""
+    """Lock a folder with a run in it for this process until the block ends."""
     if not (folder / CONFIG).is_file():
         raise ImelError(f"{folder} holds no run to resume (no {CONFIG})")
     with _locked(folder):
@@ -72,7 +72,7 @@ def reopened(folder: Path) -> Iterator[None]:
 
 
 def files_of_a_run(folder: Path) -> list[Path]:
-    """The files in a folder that a run makes; nothing else is ever removed."""
+    """List the files in a folder that a run makes; nothing else is ever removed."""
     return [file for pattern in _MADE_BY_A_RUN for file in sorted(folder.glob(pattern))]
 
 

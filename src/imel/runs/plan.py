@@ -71,7 +71,7 @@ class Plan:
         return find_policy(self.run.policy)
 
     def as_json(self) -> dict[str, Any]:
-        """A document that `--config` reads back as this plan."""
+        """Return the document that `--config` reads back as this plan."""
         return {
             "env": self.env,
             **asdict(self.run),
@@ -112,7 +112,7 @@ def checked(run: RunArguments) -> RunArguments:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The document in a file; unknown keys, wrong types and bad values are refused by name."""
+    """Read a JSON or TOML file; refuse unknown keys, wrong types and bad values by name."""
     document = _parse(path)
     try:
         _check_document(document)
@@ -122,12 +122,12 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def settings_in(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The algorithm's settings among a document's keys."""
+    """Return the algorithm's settings among a document's keys."""
     return {name: value for name, value in document.items() if name in _SETTINGS}
 
 
 def _check_document(document: Mapping[str, Any]) -> None:
-    """Refuse what is no key of a run, or not of its type."""
+    """Refuse unknown keys and values of the wrong type."""
     hints = {"env": str, **typing.get_type_hints(RunArguments), "policy_kwargs": dict}
     for name, value in document.items():
         if name in _SETTINGS:

@@ -29,7 +29,7 @@ class StoredModel:
 
     @property
     def label(self) -> str:
-        """How the page calls it."""
+        """The name that is shown to users."""
         return self.path.stem if self.iteration is None else f"iteration {self.iteration}"
 
 
