@@ -7,6 +7,9 @@ through, each lesson goes through as well; taking a lesson back is subtraction.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -21,7 +24,7 @@ _BYTES = 48 << 20
 class Lessons(nn.Module):
     """A ledger: one row for each episode, or for several that have been merged into a period.
 
-    :param rows: rows to allocate
+    It grows with the run, so that a saved one may have another number of rows.
     """
 
     coefficients: Tensor  # [rows, d_phi, d_a] what each lesson adds to the acting policy
@@ -34,13 +37,13 @@ class Lessons(nn.Module):
     returns: Tensor  # [rows] float64, sum of its rewards
     _size: Tensor  # [] int64
 
-    def __init__(self, width: int, action_dim: int, rows: int = _CHUNK) -> None:
+    def __init__(self, width: int, action_dim: int) -> None:
         super().__init__()
         for name in ("coefficients", "averaged"):
-            self.register_buffer(name, torch.zeros(rows, width, action_dim))
+            self.register_buffer(name, torch.zeros(_CHUNK, width, action_dim))
         for name in ("episodes", "counts", "starts", "ends", "lengths"):
-            self.register_buffer(name, torch.zeros(rows, dtype=torch.int64))
-        self.register_buffer("returns", torch.zeros(rows, dtype=torch.float64))
+            self.register_buffer(name, torch.zeros(_CHUNK, dtype=torch.int64))
+        self.register_buffer("returns", torch.zeros(_CHUNK, dtype=torch.float64))
         self.register_buffer("_size", torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
@@ -88,13 +91,22 @@ class Lessons(nn.Module):
         while len(self) + arriving > self.capacity and len(self) >= 4:
             self._merge_oldest()
         rows = -(-(len(self) + arriving) // _CHUNK) * _CHUNK
-        if rows <= self.rows:
-            return
+        if rows > self.rows:
+            self._allocate(rows)
+
+    def _allocate(self, rows: int) -> None:
+        kept = min(rows, self.rows)
         for name, buffer in list(self.named_buffers()):
             if name != "_size":
-                grown = buffer.new_zeros(rows, *buffer.shape[1:])
-                grown[: buffer.shape[0]] = buffer
-                self.register_buffer(name, grown)
+                allocated = buffer.new_zeros(rows, *buffer.shape[1:])
+                allocated[:kept] = buffer[:kept]
+                self.register_buffer(name, allocated)
+
+    def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        saved = state.get(f"{prefix}episodes")
+        if saved is not None and len(saved) != self.rows:
+            self._allocate(len(saved))
+        super()._load_from_state_dict(state, prefix, *args)  # type: ignore[no-untyped-call]
 
     def _merge_oldest(self) -> None:
         """Add up neighbours among the oldest half: the sum over all lessons stays as it is."""

@@ -129,7 +129,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
         model.n_envs = document["n_envs"]
         # On the device that holds nothing first: what a file claims about sizes is not believed
         with torch.device("meta"), checkpoint.building(path):
-            shapes = model._make_policy().state_dict()
+            shapes = model._make_policy().expected_state(checkpoint.under("policy", tensors))
             critic = model._make_critic().state_dict()
         for part, expected in (("policy", shapes), ("critic", critic)):
             checkpoint.check_tensors(expected, checkpoint.under(part, tensors), part, path)
@@ -188,9 +188,10 @@ def load_tensors(
 ) -> None:
     """What `model_tensors` gathered. All is checked before anything is changed."""
     expected = model_tensors(model)
-    for (
-        name
-    ) in model.optimizer_names:  # Adam has its moments from the first step on: all of them, or none
+    state = model.policy.expected_state(checkpoint.under("policy", tensors))
+    expected |= checkpoint.prefixed("policy", state)
+    # Adam has its moments from the first step on: all of them, or none
+    for name in model.optimizer_names:
         if checkpoint.under(name, tensors):
             moments = _adam_state(getattr(model, name))
             expected |= checkpoint.prefixed(name, moments)

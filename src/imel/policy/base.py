@@ -142,6 +142,11 @@ class ImelPolicy(BasePolicy):
         self.invalidate()
         return result
 
+    def expected_state(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors with the names, shapes and types that a saved state must have."""
+        del found  # for policies that hold what grows with a run
+        return dict(self.state_dict())
+
     @property
     def device(self) -> torch.device:
         """The device of the policy."""

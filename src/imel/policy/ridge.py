@@ -10,6 +10,7 @@ policy gradient, solved in closed form over a replay memory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +47,6 @@ class RidgePolicy(ImelPolicy):
     the policy is linear in their improvements, as a sum of kernels over memories is. Not shared
     with it: the kernel is fixed, memories are improved again at every iteration, and the step is
     what is bounded, not the improvement of a single experience.
-
-    :param lesson_rows: rows to allocate for lessons
     """
 
     options_class = RidgeOptions
@@ -60,8 +59,6 @@ class RidgePolicy(ImelPolicy):
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        *,
-        lesson_rows: int = 64,
         **arguments: Any,
     ) -> None:
         super().__init__(observation_space, action_space, **arguments)
@@ -69,7 +66,7 @@ class RidgePolicy(ImelPolicy):
         shape = (self.features.width, self.action_dim)
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("averaged", torch.zeros(shape, dtype=torch.float64))
-        self.lessons = Lessons(*shape, rows=lesson_rows)
+        self.lessons = Lessons(*shape)
 
     @classmethod
     def settings_arguments(cls, settings: RidgeSettings) -> dict[str, Any]:
@@ -155,8 +152,17 @@ class RidgePolicy(ImelPolicy):
         self.averaged.copy_(matrix @ self.averaged)
         self.lessons.transform(matrix)
 
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), "lesson_rows": self.lessons.rows}
+    def expected_state(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors of the shapes that a saved state must have, with its number of lessons."""
+        expected = super().expected_state(found)
+        episodes = found.get("lessons.episodes")
+        rows = 0 if episodes is None else episodes.numel()
+        for name, tensor in expected.items():
+            if rows and name.startswith("lessons.") and tensor.dim():
+                expected[name] = torch.empty(
+                    rows, *tensor.shape[1:], dtype=tensor.dtype, device="meta"
+                )
+        return expected
 
 
 def _by_episode(features: Tensor, episodes: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
