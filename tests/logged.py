@@ -14,7 +14,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from imel import IMeL
 from imel.memory import Memory
-from small import BATCH, SMALL
+from small import BATCH, FITTED
 from toy import FloatArray, PointEnv
 
 ENV = "ImelWidePoint-v0"
@@ -41,7 +41,7 @@ def register() -> None:
 def wide_model(seed: int = 0, **arguments: Any) -> IMeL:
     """A small model on four such environments."""
     env = make_vec_env(WidePointEnv, n_envs=4, seed=seed)
-    return IMeL("MkiPolicy", env, seed=seed, **{**SMALL, **arguments})
+    return IMeL("MkiPolicy", env, seed=seed, **{**FITTED, **arguments})
 
 
 def write_run(folder: Path, model: IMeL) -> Path:
@@ -53,14 +53,14 @@ def write_run(folder: Path, model: IMeL) -> Path:
 
 
 def trained_run(folder: Path, **arguments: Any) -> tuple[IMeL, Path]:
-    """A model that has learned from four batches, and its folder."""
+    """A model that has learned from four rollouts, and its folder."""
     model = wide_model(**arguments).learn(4 * BATCH)
     return model, write_run(folder, model)
 
 
 def columns_in_time(memory: Memory) -> dict[str, torch.Tensor]:
-    """All columns by episode and step; iterations counted back from the newest, without keys."""
+    """All columns by episode and step; iterations counted back from the newest."""
     order, _ = memory.in_time()
-    columns = {name: memory.column(name)[order] for name in memory.column_names if name != "keys"}
+    columns = {name: memory.column(name)[order] for name in memory.column_names}
     columns["iterations"] = columns["iterations"] - columns["iterations"].max()
     return columns

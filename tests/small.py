@@ -14,16 +14,20 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from imel import IMeL
+from imel.policy import POLICIES
+from imel.settings import FitSettings
 from toy import PointEnv
 
 BATCH = 64
-"""Four environments of `points()` live one episode of 16 steps each in one batch."""
+"""Four environments of `points()` live one episode of 16 steps each in one rollout."""
 SMALL: dict[str, Any] = {
-    "batch_size": BATCH,
+    "rollout_size": BATCH,
     "memory_size": 2 * BATCH,
-    "gradient_steps": 2,
     "critic_epochs": 1,
 }
+"""Settings of every policy, for a run of moments."""
+FITTED: dict[str, Any] = {**SMALL, "gradient_steps": 2}
+"""The same for a policy whose interpolator is learned."""
 STATES = np.random.default_rng(0).uniform(-1.0, 1.0, (32, 2)).astype(np.float32)
 """Observations of a `PointEnv`."""
 
@@ -34,10 +38,13 @@ def points(n_envs: int = 4, **arguments: Any) -> VecEnv:
 
 
 def small_model(
-    policy: Any = "MkiPolicy", env: Any = None, *, seed: int | None = 0, **arguments: Any
+    policy: Any = "RidgePolicy", env: Any = None, *, seed: int | None = 0, **arguments: Any
 ) -> IMeL:
     """A model that has learned nothing yet, on `points()` if no environment is given."""
-    return IMeL(policy, points() if env is None else env, seed=seed, **{**SMALL, **arguments})
+    policy_class = POLICIES.get(policy) if isinstance(policy, str) else policy
+    fitted = issubclass(getattr(policy_class, "settings_class", object), FitSettings)
+    small = {**(FITTED if fitted else SMALL), **arguments}
+    return IMeL(policy, points() if env is None else env, seed=seed, **small)
 
 
 def answers(model: Any, states: NDArray[np.float32] = STATES) -> NDArray[Any]:
@@ -48,7 +55,7 @@ def answers(model: Any, states: NDArray[np.float32] = STATES) -> NDArray[Any]:
 
 def tensors_of(model: IMeL) -> dict[str, Tensor]:
     """A copy of every tensor behind a model's behaviour and its learning."""
-    names = ("policy", "critic", "return_scale", "usual_gain")
+    names = ("policy", "critic", "return_scale")
     return {
         f"{name}.{key}": tensor.clone()
         for name in names

@@ -12,7 +12,6 @@ from stable_baselines3.common.buffers import RolloutBuffer
 from torch import Tensor
 
 from imel.advantage import (
-    AdvantageSettings,
     Estimator,
     discounted_returns,
     estimate_advantages,
@@ -60,9 +59,8 @@ def test_gae_agrees_with_the_rollout_buffer_of_stable_baselines(
     ended = terminated.clone()
     ended[-1] = True
     next_values = torch.cat([values[1:], last_values[None]])
-    settings = AdvantageSettings(gamma=gamma, gae_lambda=gae_lambda)
     advantages, returns = estimate_advantages(
-        rewards, values, next_values, terminated, ended, settings
+        rewards, values, next_values, terminated, ended, gamma, gae_lambda, "gae"
     )
     np.testing.assert_allclose(advantages.numpy(), buffer.advantages, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(returns.numpy(), buffer.returns, rtol=1e-4, atol=1e-5)
@@ -90,9 +88,8 @@ def test_constant_reward_is_worth_the_geometric_sum(estimator: Estimator) -> Non
     worth = column(*((1 - gamma ** (n - t)) / (1 - gamma) for t in range(n)))
     zeros, terminated = torch.zeros(n, 1), torch.zeros(n, 1, dtype=torch.bool)
     terminated[-1] = True
-    settings = AdvantageSettings(gamma=gamma, gae_lambda=1.0, advantage=estimator)
     advantages, returns = estimate_advantages(
-        torch.ones(n, 1), zeros, zeros, terminated, terminated, settings
+        torch.ones(n, 1), zeros, zeros, terminated, terminated, gamma, 1.0, estimator
     )
     torch.testing.assert_close(returns, worth)
     torch.testing.assert_close(advantages, worth)
@@ -104,14 +101,15 @@ def test_truncation_bootstraps_and_termination_does_not(
     estimator: Estimator, terminates: bool
 ) -> None:
     # Two trajectories of two steps; only the way the first one ends differs
-    settings = AdvantageSettings(gamma=0.5, gae_lambda=1.0, advantage=estimator)
     _, returns = estimate_advantages(
         rewards=column(1.0, 1.0, 4.0, 4.0),
         values=column(9.0, 7.0, 5.0, 3.0),
         next_values=column(7.0, 100.0, 3.0, 200.0),
         terminated=flags(0, int(terminates), 0, 1),
         ended=flags(0, 1, 0, 1),
-        settings=settings,
+        gamma=0.5,
+        gae_lambda=1.0,
+        estimator=estimator,
     )
     beyond = 0.0 if terminates else 100.0
     second = 1.0 + 0.5 * beyond
@@ -124,12 +122,18 @@ def test_the_literal_estimate_bootstraps_with_what_its_critic_learns() -> None:
     q = [0.0] * 4
     for t in reversed(range(3)):
         q[t] = gamma * (float(rewards[t]) + q[t + 1])
-    settings = AdvantageSettings(gamma=gamma, advantage="paper")
     for stop in (1, 2, 3):
         next_values, cut = column(*q[1 : stop + 1]), ended.clone()[:stop]
         cut[-1] = True
         _, returns = estimate_advantages(
-            rewards[:stop], column(*q[:stop]), next_values, ended[:stop], cut, settings
+            rewards[:stop],
+            column(*q[:stop]),
+            next_values,
+            ended[:stop],
+            cut,
+            gamma,
+            gae_lambda=0.9,
+            estimator="paper",
         )
         torch.testing.assert_close(returns, column(*q[:stop]))
 
@@ -148,9 +152,8 @@ def test_monte_carlo_is_the_return_less_the_value() -> None:
     terminated[4, 0] = terminated[7, 2] = True
     ended = terminated.clone()
     ended[9, 1] = ended[-1] = True
-    settings = AdvantageSettings(gamma=0.8, advantage="monte-carlo")
     advantages, returns = estimate_advantages(
-        rewards, values, next_values, terminated, ended, settings
+        rewards, values, next_values, terminated, ended, 0.8, 0.9, "monte-carlo"
     )
     for e in range(E):
         for t in range(T):
@@ -178,7 +181,9 @@ def test_lambda_one_is_monte_carlo_where_values_are_consistent() -> None:
             next_values,
             terminated,
             ended,
-            AdvantageSettings(gae_lambda=1.0, advantage=estimator),
+            gamma=0.99,
+            gae_lambda=1.0,
+            estimator=estimator,
         )[0]
         for estimator in ("gae", "monte-carlo")
     )

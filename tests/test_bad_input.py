@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from stable_baselines3.ppo import MlpPolicy
 
 from imel import IMeL
 from imel.errors import ImelError, NonFiniteError, SettingsError, SpaceError
+from imel.settings import RidgeSettings
 from small import BATCH, STATES, answers, differing, small_model, tensors_of
 from toy import FloatArray, ScriptedEnv
 
@@ -50,30 +52,30 @@ def test_spaces_that_cannot_be_learned_on(
     observations: spaces.Space[Any], actions: spaces.Space[Any], wrong: str
 ) -> None:
     with pytest.raises(SpaceError, match=wrong) as refusal:
-        IMeL("MkiPolicy", Blank(observations, actions))
+        IMeL("RidgePolicy", Blank(observations, actions))
     assert "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", ["Pendulim-v1", "Nothing-v0", "no_such_module:Nothing-v0"])
 def test_an_unknown_environment_is_named(name: str) -> None:
     with pytest.raises(ImelError, match=f"cannot make environment '{name}'") as refusal:
-        IMeL("MkiPolicy", name)
+        IMeL("RidgePolicy", name)
     assert "\n" not in str(refusal.value)
 
 
 def test_a_new_model_needs_an_environment() -> None:
     with pytest.raises(ImelError, match="environment is needed"):
-        IMeL("MkiPolicy", None)
+        IMeL("RidgePolicy", None)
 
 
 @pytest.mark.parametrize(
     ("arguments", "meant"),
     [
-        ({"kl_buget": 1.0}, "kl_budget"),
-        ({"learning_rates": 1e-3}, "learning_rate"),
+        ({"trust_regoin": 0.1}, "trust_region"),
+        ({"policy": "MkiPolicy", "kl_buget": 1.0}, "kl_budget"),
+        ({"policy": "NpPolicy", "learning_rates": 1e-3}, "learning_rate"),
         ({"memory": 64}, "memory_size"),
         ({"policy": "MkiPolcy"}, "MkiPolicy"),
-        ({"preset": "exploraton"}, "exploration"),
         ({"policy_kwargs": {"feature": 3}}, "features"),
     ],
 )
@@ -85,18 +87,22 @@ def test_a_misspelt_name_is_answered_with_the_nearest(
 
 
 def test_a_name_unlike_any_is_answered_with_all() -> None:
-    with pytest.raises(SettingsError, match=r"valid names: advantage, .*std_mode"):
+    with pytest.raises(SettingsError, match=r"valid names: advantage_clip, .*trust_region"):
         small_model(zzz=1)
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("batch_size", "64"),
-        ("batch_size", 64.0),
-        ("batch_size", True),
-        ("batch_size", 1),
+        ("rollout_size", "64"),
+        ("rollout_size", 64.0),
+        ("rollout_size", True),
+        ("rollout_size", 1),
+        ("batch_size", 0),
         ("memory_size", None),
+        ("trust_region", 0),
+        ("trust_region", "0.1:-0.1"),
+        ("std_rate", -0.5),
         ("n_envs", 0),
         ("gamma", True),
         ("gamma", "0.9"),
@@ -126,8 +132,10 @@ def test_a_name_unlike_any_is_answered_with_all() -> None:
     ],
 )
 def test_a_setting_of_the_wrong_kind_is_named(name: str, value: Any) -> None:
+    ridge = name in {field.name for field in fields(RidgeSettings)} - {"std"}
+    policy = "RidgePolicy" if ridge else "MkiPolicy"
     with pytest.raises(SettingsError, match=name) as refusal:
-        small_model(**{name: value})
+        small_model(policy, **{name: value})
     assert "\n" not in str(refusal.value)
 
 
@@ -138,6 +146,8 @@ def test_a_setting_of_the_wrong_kind_is_named(name: str, value: Any) -> None:
         ("MkiPolicy", "features", 0),
         ("MkiPolicy", "hidden", 64),
         ("MkiPolicy", "kernel_scale", "wide"),
+        ("RidgePolicy", "features", 0),
+        ("RidgePolicy", "penalty", "much"),
         ("NpPolicy", "hidden", ()),
         ("NpPolicy", "deterministic", "median"),
         ("NearestPolicy", "neighbours", 0),
@@ -159,8 +169,8 @@ def test_a_policy_class_of_another_library_is_refused() -> None:
         small_model(MlpPolicy)
 
 
-def test_a_memory_smaller_than_a_batch_is_refused() -> None:
-    with pytest.raises(SettingsError, match="memory_size=63 is smaller than one batch"):
+def test_a_memory_smaller_than_a_rollout_is_refused() -> None:
+    with pytest.raises(SettingsError, match="memory_size=63 is smaller than one rollout"):
         small_model(memory_size=BATCH - 1)
     assert small_model(memory_size=BATCH).learn(2 * BATCH).num_timesteps == 2 * BATCH
 
@@ -215,7 +225,7 @@ def test_what_is_not_finite_ends_learning_at_the_last_whole_iteration(
     tmp_path: Path,
 ) -> None:
     bad = ScriptedEnv(5, bad_step=life_step, bad_value=value, bad_place=place)
-    model = small_model(env=DummyVecEnv([ScriptedEnv, lambda: bad]), std_mode="constant")
+    model = small_model(env=DummyVecEnv([ScriptedEnv, lambda: bad]))
     model.learn(BATCH)  # 32 steps in each environment
     before, generator = tensors_of(model), model.policy.generator.get_state()
 

@@ -37,7 +37,7 @@ from imel.report.results import Results, gather
 from imel.report.table import tables
 from imel.runs.provenance import provenance
 
-SMALL = {"batch_size": 64, "n_envs": 4, "memory_size": 128}
+SMALL = {"rollout_size": 64, "n_envs": 4, "memory_size": 128}
 
 ENVIRONMENTS = """
 import os, pathlib, signal, time

@@ -22,7 +22,7 @@ from imel.bench.tasks import TASKS, find_task
 from imel.cli.main import main
 from imel.errors import ImelError
 
-SMALL = {"batch_size": 64, "n_envs": 4, "memory_size": 128}
+SMALL = {"rollout_size": 64, "n_envs": 4, "memory_size": 128}
 
 
 def test_the_papers_suite_is_every_task_at_its_own_steps_against_the_baselines() -> None:

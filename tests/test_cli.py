@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,24 +29,15 @@ from imel.cli.train import plan_from_arguments
 from imel.errors import SettingsError
 from imel.persistence import checkpoint
 from imel.policy import NpPolicy
-from imel.presets import PRESETS
+from imel.policy.ridge import RidgeOptions
 from imel.runs.evaluation import evaluate
 from imel.runs.layout import claimed
 from imel.runs.plan import POLICY_NAMES
 from imel.runs.progress import LABELS, LiveTable, PlainLines
-from imel.settings import Settings
+from imel.settings import InterpolatorSettings, RidgeSettings
 from toy import PointEnv, ScriptedEnv
 
-SMALL = [
-    "--batch-size",
-    "128",
-    "--memory-size",
-    "256",
-    "--gradient-steps",
-    "2",
-    "--critic-epochs",
-    "1",
-]
+SMALL = ["--rollout-size", "128", "--memory-size", "256", "--critic-epochs", "1"]
 BRIEF = ["ImelPoint-v0", "--total-timesteps", "512", "--eval-episodes", "3", *SMALL]
 RUN_FILES = {
     "config.json",
@@ -199,74 +190,65 @@ def test_an_interrupt_is_one_line_and_exit_code_130(
 # --- flags, files and defaults ---
 
 
+def help_of(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, str]:
+    """The text under each flag in the help of a command."""
+    assert main([*argv, "--help"]) == 0
+    texts: dict[str, str] = {}
+    flag = ""
+    for line in capsys.readouterr().out.splitlines():
+        words = line.strip("│ ").split()
+        if words and words[0].startswith("--"):
+            flag = words[0].rstrip(",")
+        texts[flag] = f"{texts.get(flag, '')} {' '.join(words)}"
+    return texts
+
+
 @pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_help_lists_every_setting_and_every_option_of_the_policy(
+def test_help_lists_every_setting_and_option_of_the_policy_with_its_default(
     policy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", "--policy", policy, "--help"]) == 0
-    text = capsys.readouterr().out
-    expected = [f.name for f in fields(Settings)]
-    expected += [f.name for f in fields(POLICY_NAMES[policy].options_class)]
-    for name in expected:
-        assert f"--{name.replace('_', '-')}" in text
+    texts = help_of(capsys, "train", "--policy", policy)
+    policy_class = POLICY_NAMES[policy]
+    for field in (*fields(policy_class.settings_class), *fields(policy_class.options_class)):
+        default = field.default
+        words = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+        text = texts[f"--{field.name.replace('_', '-')}"]
+        assert f"(default: {words})" in text, field.name
 
 
-def test_help_shows_the_defaults_of_the_policy_and_the_preset(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_help_shows_no_setting_that_the_policy_refuses(
+    policy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(NpPolicy, "recommended", {"kl_budget": 17.25})
-    assert main(["train", "--policy=np", "--preset", "exploration", "--help"]) == 0
-    text = capsys.readouterr().out
-    assert "(default: 17.25)" in text
-    assert "1:0.1" in text
-    assert "0.4:0.1" not in text
+    texts = help_of(capsys, "train", "--policy", policy)
+    chosen = POLICY_NAMES[policy]
+    own = {f.name for cls in (chosen.settings_class, chosen.options_class) for f in fields(cls)}
+    every = {f.name for other in POLICY_NAMES.values() for f in fields(other.settings_class)}
+    assert every - own
+    assert not [name for name in every - own if f"--{name.replace('_', '-')}" in texts]
 
 
-def test_flag_beats_preset_flag_beats_file_beats_its_preset_beats_recommendation(
-    monkeypatch: pytest.MonkeyPatch,
+def test_help_shows_the_values_of_a_file_in_place_of_the_defaults(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    layers = {"std": 0.11, "gamma": 0.11, "min_std": 0.11, "kl_budget": 0.11, "prior_std": 0.11}
-    monkeypatch.setattr(NpPolicy, "recommended", layers)
-    presets = {
-        "one": {"std": 0.22, "gamma": 0.22, "min_std": 0.22, "kl_budget": 0.22},
-        "two": {"std": 0.44, "gamma": 0.44},
-    }
-    monkeypatch.setattr("imel.settings.PRESETS", presets)
-    file = {"policy": "np", "preset": "one", "std": 0.33, "gamma": 0.33, "min_std": 0.33}
+    Path("file.json").write_text(json.dumps({"policy": "np", "kl_budget": 17.25}))
+    texts = help_of(capsys, "train", "--config", "file.json")
+    assert "(default: 17.25)" in texts["--kl-budget"]
+
+
+def test_a_flag_beats_the_file_and_the_file_beats_the_policys_default() -> None:
+    file = {"policy": "np", "std": 0.33, "gamma": 0.33}
     Path("file.json").write_text(json.dumps(file))
-    plan, _ = plan_from_arguments(
-        ["E-v0", "--config", "file.json", "--preset", "two", "--std", "0.55"]
-    )
-    chosen = [getattr(plan.settings, name) for name in layers]
-    assert chosen == [0.55, 0.44, 0.33, 0.22, 0.11]
-    assert plan.run.preset == "two"
+    plan, _ = plan_from_arguments(["E-v0", "--config", "file.json", "--std", "0.55"])
+    assert plan.settings == InterpolatorSettings().updated({"std": 0.55, "gamma": 0.33})
     assert plan.policy_class is NpPolicy
 
 
-@pytest.mark.parametrize(
-    ("argv", "preset", "changes"),
-    [
-        ((), "anchored", {}),
-        (("--update", "anchored"), "anchored", {}),
-        (("--update", "plain"), "plain", {}),
-        (("--update=plain", "--std", "0.3"), "plain", {"std": 0.3}),
-        (("--policy", "ridge", "--update", "plain"), "plain", {}),
-        (("--preset", "exploration", "--update", "plain"), "exploration", {"update": "plain"}),
-    ],
-)
-def test_an_update_brings_its_preset_as_it_does_from_python(
-    argv: tuple[str, ...], preset: str, changes: dict[str, Any]
-) -> None:
-    plan, _ = plan_from_arguments(["E-v0", *argv])
-    assert plan.settings == Settings().updated({**PRESETS[preset], **changes})
-
-
-def test_an_update_in_a_file_brings_its_preset_below_the_files_settings() -> None:
-    Path("run.json").write_text(json.dumps({"env": "E-v0", "update": "plain", "std": 0.3}))
-    plan, _ = plan_from_arguments(["--config", "run.json"])
-    assert plan.settings == Settings().updated({"std": 0.3})
-    plan, _ = plan_from_arguments(["--config", "run.json", "--preset", "anchored"])
-    assert plan.settings == Settings().updated(PRESETS["anchored"])
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+def test_the_command_line_has_the_defaults_of_python(policy: str) -> None:
+    plan, _ = plan_from_arguments(["E-v0", "--policy", policy])
+    assert plan.settings == POLICY_NAMES[policy].settings_class()
+    assert type(plan.settings) is POLICY_NAMES[policy].settings_class
 
 
 def test_a_toml_file_sets_the_run_the_settings_and_the_policys_options() -> None:
@@ -276,21 +258,21 @@ def test_a_toml_file_sets_the_run_the_settings_and_the_policys_options() -> None
     )
     plan, _ = plan_from_arguments(["--config", "run.toml", "--seed", "8", "--latent", "6"])
     assert (plan.env, plan.run.policy, plan.run.seed) == ("Pendulum-v1", "np", 8)
-    assert (plan.settings.kl_budget, plan.settings.critic_hidden) == ("3:1", (8,))
+    told = {"kl_budget": "3:1", "critic_hidden": (8,)}
+    assert plan.settings == InterpolatorSettings().updated(told)
     assert plan.policy_kwargs["latent"] == 6
     assert plan.policy_kwargs["hidden"] == (16, 12)
 
 
 def test_a_plan_written_as_json_is_read_back_as_the_same_plan() -> None:
     argv = ["E-v0", "--policy=anp", "--seed=5", "--clip-means", "--std=0.3", "--hidden", "9", "7"]
-    plan, _ = plan_from_arguments([*argv, "--preset", "exploration"])
+    plan, _ = plan_from_arguments(argv)
     Path("config.json").write_text(json.dumps(plan.as_json()))
     again, _ = plan_from_arguments(["--config", "config.json"])
     assert again == plan
-    assert again.settings.clip_means
-    assert again.settings.std == 0.3
+    assert again.settings == InterpolatorSettings().updated({"clip_means": True, "std": "0.3"})
     switched_off, _ = plan_from_arguments(["--config", "config.json", "--no-clip-means"])
-    assert not switched_off.settings.clip_means
+    assert switched_off.settings == InterpolatorSettings().updated({"std": "0.3"})
 
 
 @pytest.mark.parametrize(
@@ -310,21 +292,31 @@ def test_a_flag_can_be_seen_before_the_parser_is_made(argv: list[str], value: st
 @pytest.mark.parametrize(
     ("argv", "reason"),
     [
-        ("ImelPoint-v0 --kl-bugdet 3", "unknown flag '--kl-bugdet'; did you mean '--kl-budget'?"),
-        ("ImelPoint-v0 --kl-bugdet=3", "unknown flag '--kl-bugdet'; did you mean '--kl-budget'?"),
+        ("ImelPoint-v0 --trust-regoin 3", "did you mean '--trust-region'?"),
+        ("ImelPoint-v0 --policy mki --kl-bugdet=3", "did you mean '--kl-budget'?"),
+        ("ImelPoint-v0 --kl-budget 3", "RidgePolicy does not use 'kl_budget'; MkiPolicy, NpPolicy"),
+        ("ImelPoint-v0 --policy np --trust-region=3", "does not use 'trust_region'; RidgePolicy"),
+        ("ImelPoint-v0 --policy nearest --gradient-steps 3", "NearestPolicy does not use"),
+        ("ImelPoint-v0 --preset exploration", "'preset' is no setting any more"),
+        ("ImelPoint-v0 --update=plain", "'update' is no setting any more"),
         ("ImelPoint-v0 --policy regresor", "unknown policy 'regresor'; did you mean 'regressor'?"),
-        ("ImelPoint-v0 --preset exploratoin", "unknown preset 'exploratoin'; did you mean 'explor"),
         ("ImelPoint-v0 --policy np --kernel-scale 2", "unknown flag '--kernel-scale'"),
         ("ImelPoint-v0 --gamma much", "--gamma: could not convert string to float: 'much'"),
         ("ImelPoint-v0 --gamma", "Missing value for argument '--gamma'"),
         ("ImelPoint-v0 --gamma 1.5", "gamma=1.5 is not between 0.0 and 1.0"),
-        ("ImelPoint-v0 --kl-budget much", "kl_budget='much' is neither a number nor 'start:end'"),
-        ("ImelPoint-v0 --std-mode free", "invalid choice 'free' for argument '--std-mode'"),
+        (
+            "ImelPoint-v0 --policy mki --kl-budget much",
+            "kl_budget='much' is neither a number nor 'start:end'",
+        ),
+        (
+            "ImelPoint-v0 --policy np --std-mode free",
+            "invalid choice 'free' for argument '--std-mode'",
+        ),
         ("ImelPoint-v0 --seed -1", "seed=-1 is not between 0"),
         ("ImelPoint-v0 --total-timesteps 0", "total_timesteps=0 is not between 1"),
         ("ImelPoint-v0 --threads 0", "threads=0 is not between 1"),
         ("ImelPoint-v0 --device tea", "device 'tea' cannot be used"),
-        ("ImelPoint-v0 --memory-size 10", "memory_size=10 is smaller than one batch"),
+        ("ImelPoint-v0 --memory-size 10", "memory_size=10 is smaller than one rollout"),
         ("ImelPoint-v0 another", "Unrecognized options: another"),
         ("", "Missing from imel train: ENV"),
         ("ImelPiont-v0", "cannot make environment 'ImelPiont-v0'"),
@@ -345,6 +337,9 @@ def test_what_cannot_be_run_is_refused_in_one_line_before_anything_is_written(
     [
         ('{"kl_bugdet": 3}', "unknown key 'kl_bugdet'; did you mean 'kl_budget'?"),
         ('{"total_timestep": 3}', "unknown key 'total_timestep'; did you mean 'total_timesteps'?"),
+        ('{"preset": "plain"}', "file.json: 'preset' is no setting any more: each policy has one"),
+        ('{"cooling": 50}', "file.json: 'cooling' is no setting any more"),
+        ('{"kl_budget": 3}', "RidgePolicy does not use 'kl_budget'; MkiPolicy, NpPolicy"),
         ('{"gamma": "much"}', "gamma='much' is not of type float"),
         ('{"seed": true}', "seed=True is not of type int"),
         ('{"seed": 1.5}', "seed=1.5 is not of type int"),
@@ -384,10 +379,10 @@ def test_a_run_leaves_its_files_and_nothing_else(run_dir: Path) -> None:
 def test_the_configuration_says_all_that_was_set(run_dir: Path) -> None:
     config = json.loads((run_dir / "config.json").read_text())
     assert config["env"] == "ImelPoint-v0"
-    assert (config["policy"], config["seed"], config["total_timesteps"]) == ("mki", 3, 512)
-    assert (config["batch_size"], config["memory_size"]) == (128, 256)
-    assert {f.name for f in fields(Settings)} <= set(config)
-    assert config["policy_kwargs"]["features"] == 8
+    assert (config["policy"], config["seed"], config["total_timesteps"]) == ("ridge", 3, 512)
+    assert (config["rollout_size"], config["memory_size"]) == (128, 256)
+    assert {f.name for f in fields(RidgeSettings)} <= set(config)
+    assert config["policy_kwargs"] == asdict(RidgeOptions())
 
 
 def test_progress_has_a_row_for_each_iteration(run_dir: Path) -> None:
@@ -414,7 +409,7 @@ def test_the_saved_model_is_the_trained_one(run_dir: Path) -> None:
     model = IMeL.load(run_dir / "model.safetensors")
     assert model.num_timesteps == 512
     assert len(model.policy.memory) == 256
-    assert model.settings.gradient_steps == 2
+    assert model.settings.critic_epochs == 1
 
 
 def test_a_run_repeated_from_its_configuration_is_the_same_bit_for_bit(run_dir: Path) -> None:
@@ -439,16 +434,16 @@ def test_another_seed_is_another_run(run_dir: Path) -> None:
 
 
 def test_by_default_each_run_gets_a_new_directory() -> None:
-    Path("runs/ImelPoint-v0-mki-seed0").mkdir(parents=True)
-    Path("runs/ImelPoint-v0-mki-seed0-2").mkdir()
+    Path("runs/ImelPoint-v0-ridge-seed0").mkdir(parents=True)
+    Path("runs/ImelPoint-v0-ridge-seed0-2").mkdir()
     assert main(["train", *BRIEF, "--eval-episodes", "0"]) == 0
-    assert names(Path("runs/ImelPoint-v0-mki-seed0-3")) == RUN_FILES - {"evaluation.json"}
-    assert names(Path("runs/ImelPoint-v0-mki-seed0")) == set()
+    assert names(Path("runs/ImelPoint-v0-ridge-seed0-3")) == RUN_FILES - {"evaluation.json"}
+    assert names(Path("runs/ImelPoint-v0-ridge-seed0")) == set()
 
 
 def test_the_default_directory_of_a_namespaced_environment_is_one_folder() -> None:
-    with claimed(None, "Name/space:Env-v0-mki-seed0", overwrite=False) as folder:
-        assert folder == Path("runs/Name-space-Env-v0-mki-seed0")
+    with claimed(None, "Name/space:Env-v0-ridge-seed0", overwrite=False) as folder:
+        assert folder == Path("runs/Name-space-Env-v0-ridge-seed0")
 
 
 def test_a_run_is_not_overwritten_unless_asked_and_then_only_its_own_files_go(
@@ -501,7 +496,7 @@ def test_a_file_cannot_be_a_run_directory(capsys: pytest.CaptureFixture[str]) ->
 def test_a_non_finite_reward_ends_the_run_in_one_line_with_the_model_saved(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    argv = "train ImelNan-v0 --n-envs 2 --batch-size 128 --total-timesteps 1000 --run-dir here"
+    argv = "train ImelNan-v0 --n-envs 2 --rollout-size 128 --total-timesteps 1000 --run-dir here"
     line = refused(capsys, *argv.split())
     assert "environment 0 returned a non-finite reward nan at step 0 of episode" in line
     assert "here/model.safetensors" in line
@@ -564,7 +559,7 @@ def test_an_interrupted_process_exits_130_after_saving_its_model(tmp_path: Path)
     assert process.returncode == 130
     assert err.splitlines()[-1].startswith("imel: interrupted; the model as of step ")
     assert "Traceback" not in err
-    assert out.startswith("Pendulum-v1, MkiPolicy, seed 0, 8 environments\n")
+    assert out.startswith("Pendulum-v1, RidgePolicy, seed 0, 8 environments\n")
     assert IMeL.load(tmp_path / "run" / "model.safetensors").iteration >= 1
 
 
@@ -591,7 +586,7 @@ def test_the_seed_of_an_evaluation_decides_its_episodes_and_its_noise(run_dir: P
     model = IMeL.load(run_dir / "model.safetensors")
 
     def returns(seed: int, deterministic: bool) -> list[float]:
-        return evaluate(model, "ImelPoint-v0", 2, seed, deterministic).returns
+        return evaluate(model.policy, "ImelPoint-v0", 2, seed, deterministic).returns
 
     for deterministic in (True, False):
         assert returns(1, deterministic) == returns(1, deterministic)

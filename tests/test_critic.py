@@ -10,7 +10,8 @@ from stable_baselines3.common.utils import explained_variance as reference
 from torch import Tensor, nn
 
 from imel import critic as critic_module
-from imel.critic import Critic, CriticSettings, differentiate, explained_variance, fit_critic
+from imel.critic import Critic, differentiate, explained_variance, fit_critic
+from imel.settings import Settings
 
 
 def fit(epochs: int, seed: int = 0) -> tuple[Critic, Tensor, Tensor, float]:
@@ -19,7 +20,7 @@ def fit(epochs: int, seed: int = 0) -> tuple[Critic, Tensor, Tensor, float]:
     critic = Critic(2, (16,))
     states = torch.randn(200, 2, generator=torch.Generator().manual_seed(1))
     returns = torch.sin(states[:, 0]) + 0.5 * states[:, 1]
-    settings = CriticSettings(critic_epochs=epochs, critic_batch_size=64)
+    settings = Settings(critic_epochs=epochs, batch_size=64)
     optimizer = torch.optim.Adam(critic.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(seed)
     return (
@@ -55,7 +56,7 @@ def test_fit_visits_every_row_once_in_an_epoch(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(critic_module, "differentiate", note)
     critic = Critic(1, (4,))
     states = torch.arange(10.0)[:, None]
-    settings = CriticSettings(critic_epochs=2, critic_batch_size=4)
+    settings = Settings(critic_epochs=2, batch_size=4)
     optimizer = torch.optim.SGD(critic.parameters(), lr=1e-3)
     fit_critic(critic, optimizer, states, 2.0 * states[:, 0], settings, torch.Generator())
     assert [len(rows) for rows in seen] == [4, 4, 2, 4, 4, 2]

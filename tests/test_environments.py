@@ -16,11 +16,11 @@ from imel.errors import EnvironmentFaultError
 from imel.persistence.saving import model_tensors
 from small import SMALL, differing
 
-TOTAL = 6 * SMALL["batch_size"]
+TOTAL = 6 * SMALL["rollout_size"]
 
 
 def model_on(kind: str, **settings: Any) -> IMeL:
-    return IMeL("MkiPolicy", f"faulty:{kind}-v0", seed=7, n_envs=4, **{**SMALL, **settings})
+    return IMeL("RidgePolicy", f"faulty:{kind}-v0", seed=7, n_envs=4, **{**SMALL, **settings})
 
 
 def in_workers(kind: str) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def test_faults_without_end_end_the_run() -> None:
 
 def test_an_episode_that_ends_in_a_fault_is_not_remembered_from_before() -> None:
     # Batches of 4 steps in 4 environments: an episode of 12 steps is spread over three of them
-    model = model_on("Nan", batch_size=16, max_faults=1)
+    model = model_on("Nan", rollout_size=16, max_faults=1)
     model.learn(16)
     running = model.clock.episodes.copy()
     remembered = set(model.policy.memory.column("episodes").tolist())

@@ -259,7 +259,7 @@ def test_played_episodes_are_those_of_the_mean_action(stored: tuple[IMeL, Path])
     model, _ = stored
     columns = play_episodes(model, ENV, [10_000])
 
-    returned = evaluate(model, ENV, 1, 10_000, deterministic=True)
+    returned = evaluate(model.policy, ENV, 1, 10_000, deterministic=True)
     assert columns["rewards"].sum() == pytest.approx(returned.returns[0], rel=1e-5)
     means, stds = model.policy.decide(torch.from_numpy(columns["states"]))
     np.testing.assert_allclose(columns["means"], means, rtol=0, atol=1e-6)
@@ -322,7 +322,7 @@ def test_a_missing_package_is_named_with_its_extra(
 def test_an_episode_without_end_is_left(
     stored: tuple[IMeL, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imel.datasets.played._LONGEST", 3)
+    monkeypatch.setattr("imel.playing.LONGEST", 3)
     columns = play_episodes(stored[0], ENV, [0, 1])
     assert columns["steps"].tolist() == [0, 1, 2, 0, 1, 2]
     assert not columns["terminated"].any()
@@ -330,7 +330,7 @@ def test_an_episode_without_end_is_left(
 
 def test_policies_without_features_are_exported_by_their_states(tmp_path: Path) -> None:
     model = wide_model(memory_size=128)
-    other = IMeL("NearestPolicy", model.get_env(), seed=0, batch_size=64, memory_size=128)
+    other = IMeL("NearestPolicy", model.get_env(), seed=0, rollout_size=64, memory_size=128)
     run = write_run(tmp_path / "nearest", other.learn(64))
     for kind in ("parquet", "projector"):
         assert main(["export", str(run), "--format", kind, "--episodes", "0"]) == 0

@@ -15,12 +15,13 @@ from scipy.optimize import brentq
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from imel.advantage import AdvantageSettings, Estimator, estimate_advantages
+from imel.advantage import Estimator, estimate_advantages
 from imel.experience import Context
 from imel.improvement import improved_means, mean_kl, step_size
 from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
 from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
-from imel.training import FitSettings, fit_leave_one_out
+from imel.settings import FitSettings
+from imel.training import fit_leave_one_out
 from samples import experiences, log_density, ragged_context
 
 
@@ -72,7 +73,7 @@ def test_mean_kernel_interpolation() -> None:
     context, model = ragged_context(), small_mki()
     with torch.no_grad():
         model.L.copy_(torch.tensor([[0.9, 0.3], [-0.2, 0.6]]))
-        z = model.embed(context.states) + model.skip(context.states)
+        z = model.network(context.states) + model.skip(context.states)
         W = model.L @ model.L.T
     expected = torch.zeros(len(context), 2, dtype=torch.float64)
     for n in range(len(context)):
@@ -86,7 +87,7 @@ def test_mean_kernel_interpolation_as_the_plain_sum_of_the_paper() -> None:
     options = MkiOptions(features=2, hidden=(8,), kernel_scale=0.7, normalised=False)
     context, model = ragged_context(), small_mki(options)
     with torch.no_grad():
-        z = model.embed(context.states) + model.skip(context.states)
+        z = model.network(context.states) + model.skip(context.states)
     expected = torch.zeros(len(context), 2, dtype=torch.float64)
     for n in range(len(context)):
         for z_i, y in zip(z, context.values, strict=True):
@@ -165,8 +166,8 @@ ENDS = torch.tensor([[False], [False], [True], [False], [True]])
 
 def estimate(estimator: Estimator) -> Tensor:
     """Two episodes, of three and two steps, both of which terminate."""
-    settings = AdvantageSettings(gamma=0.9, gae_lambda=0.8, advantage=estimator)
-    return estimate_advantages(REWARDS, VALUES, NEXT_VALUES, ENDS, ENDS, settings)[0][:, 0]
+    columns = (REWARDS, VALUES, NEXT_VALUES, ENDS, ENDS)
+    return estimate_advantages(*columns, 0.9, 0.8, estimator)[0][:, 0]
 
 
 def test_algorithm_3_without_gae_is_return_less_value() -> None:
@@ -231,7 +232,7 @@ def test_algorithm_4_steps_down_the_gradient_once_for_each_episode_and_epoch() -
     for episode in 2 * episodes_of(context):
         targets = context.rows(context.episodes == episode)
         rest = context.rows(context.episodes != episode)
-        apart = twin.features(targets.states)[:, None] - twin.features(rest.states)[None]
+        apart = twin.embed(targets.states)[:, None] - twin.embed(rest.states)[None]
         weights = torch.softmax(-apart.square().sum(dim=2), dim=1)
         loss = (weights @ rest.values - targets.values).square().mean()
         gradients = torch.autograd.grad(loss, list(twin.parameters()))

@@ -1,4 +1,4 @@
-"""Algorithms 1 and 2 line by line: what each does to a batch, and in a run with preset "paper"."""
+"""Algorithms 1 and 2 line by line: what each does to a batch, and in a run of the paper's."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from toy import PointEnv, ScriptedEnv
 
 def one_iteration(env: PointEnv | ScriptedEnv, **settings: Any) -> tuple[IMeL, IMeL]:
     """A model before and after its first iteration of 32 steps."""
-    model = IMeL(
-        "MkiPolicy", env, seed=3, preset="paper", batch_size=32, memory_size=64, **settings
-    )
+    told: dict[str, Any] = {"std_mode": "constant", **settings}
+    model = IMeL("MkiPolicy", env, seed=3, rollout_size=32, memory_size=64, **told)
     before = copy.deepcopy(model)
     return before, model.learn(32)
 
@@ -121,9 +120,8 @@ def test_algorithm_1_line_12_context_holds_states_with_their_improved_means() ->
     torch.testing.assert_close(context.states, (states - states.mean(0)) / states.std(0, False))
 
 
-def test_algorithm_1_line_12_context_grows_by_each_batch() -> None:
-    told: dict[str, Any] = {"batch_size": 20, "memory_size": 60, "forgetting_unit": "rollout"}
-    model = IMeL("MkiPolicy", PointEnv(), seed=0, **told)
+def test_algorithm_1_line_12_context_grows_by_each_rollout() -> None:
+    model = IMeL("MkiPolicy", PointEnv(), seed=0, rollout_size=20, memory_size=60)
     sizes = []
     for _ in range(4):
         model.learn(20, reset_num_timesteps=False)

@@ -9,8 +9,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from imel import IMeL, MkiPolicy, NearestPolicy, NpPolicy
-from imel.policy import POLICIES, ImelPolicy
+from imel import IMeL, MkiPolicy, NearestPolicy, NpPolicy, RidgePolicy
+from imel.policy import POLICIES, ImelPolicy, PaperPolicy
 from small import BATCH, STATES, answers, small_model
 from toy import ScriptedEnv
 
@@ -23,9 +23,18 @@ def filled(cls: type[ImelPolicy], seed: int = 0, **arguments: Any) -> ImelPolicy
     """A policy over two action dimensions with a random memory of 16 points."""
     torch.manual_seed(seed)
     policy = cls(OBSERVATIONS, LOPSIDED, memory_size=32, **arguments)
-    policy.memory.set_prior(torch.randn(16, 2), 0.5 * torch.randn(16, 2))
-    policy.changed()
+    remember(policy)
     return policy
+
+
+def remember(policy: ImelPolicy) -> None:
+    """Put random points into memory; where a policy holds coefficients, fit them to those."""
+    policy.memory.set_prior(torch.randn(16, 2), 0.5 * torch.randn(16, 2))
+    policy.invalidate()
+    if isinstance(policy, RidgePolicy):
+        memory = policy.memory
+        policy.lessons.attend(memory.column("episodes"), memory.column("rewards"), 0, 0)
+        policy.imitate()
 
 
 def test_the_action_range_is_mapped_onto_lopsided_bounds() -> None:
@@ -78,19 +87,18 @@ def test_random_predictions_leave_torchs_own_generator_alone() -> None:
 def test_means_outside_the_range_are_predicted_at_the_bounds() -> None:
     policy = filled(NearestPolicy)
     policy.memory.set_prior(torch.randn(4, 2), torch.tensor([[5.0, -5.0]]).expand(4, 2))
-    policy.changed()
+    policy.invalidate()
 
     np.testing.assert_array_equal(answers(policy, STATES[0]), [1.0, 0.0])
     assert policy(torch.from_numpy(STATES[:1]), deterministic=True).tolist() == [[1.0, -1.0]]
 
 
 @pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"RegressorPolicy"}))
-def test_after_changed_the_policy_acts_on_its_new_memories(policy: str) -> None:
+def test_after_invalidate_the_policy_acts_on_its_new_memories(policy: str) -> None:
     chosen = filled(POLICIES[policy])
     before = answers(chosen)
 
-    chosen.memory.set_prior(torch.randn(16, 2), 0.5 * torch.randn(16, 2))
-    chosen.changed()
+    remember(chosen)
 
     assert not np.allclose(before, answers(chosen))
     twin = filled(POLICIES[policy], seed=1)
@@ -98,8 +106,9 @@ def test_after_changed_the_policy_acts_on_its_new_memories(policy: str) -> None:
     np.testing.assert_array_equal(answers(twin), answers(chosen))
 
 
-def test_loading_a_state_dict_needs_no_call_of_changed() -> None:
-    policy, other = filled(MkiPolicy), filled(MkiPolicy, seed=1)
+@pytest.mark.parametrize("kind", [MkiPolicy, RidgePolicy])
+def test_loading_a_state_dict_invalidates_what_was_computed(kind: type[ImelPolicy]) -> None:
+    policy, other = filled(kind), filled(kind, seed=1)
     assert not np.allclose(answers(policy), answers(other))
 
     policy.load_state_dict(other.state_dict())
@@ -107,42 +116,44 @@ def test_loading_a_state_dict_needs_no_call_of_changed() -> None:
     np.testing.assert_array_equal(answers(policy), answers(other))
 
 
-def test_conditioning_is_done_once_until_something_changes() -> None:
+def test_conditioning_is_done_once_until_the_policy_is_invalidated() -> None:
     policy = filled(MkiPolicy)
-    acting = policy.acting
+    assert isinstance(policy, MkiPolicy)
+    conditioned = policy.conditioned
     answers(policy)
-    assert policy.acting is acting
+    assert policy.conditioned is conditioned
 
-    for change in (policy.changed, lambda: policy.to("cpu")):
-        acting = policy.acting
+    for change in (policy.invalidate, lambda: policy.to("cpu")):
+        conditioned = policy.conditioned
         change()
-        assert policy.acting is not acting
+        assert policy.conditioned is not conditioned
 
 
-@pytest.mark.parametrize(
-    ("kind", "update", "values"),
-    [
-        ("MkiPolicy", "plain", "improved_means"),
-        ("NearestPolicy", "plain", "improved_means"),
-        ("NearestPolicy", "anchored", "means"),
-        ("RidgePolicy", "anchored", "means"),
-    ],
-)
-def test_the_context_is_the_memory_in_normalised_states(
-    kind: str, update: str, values: str
-) -> None:
-    policy = small_model(kind, env=ScriptedEnv(), update=update).learn(BATCH).policy
+@pytest.mark.parametrize("kind", ["MkiPolicy", "NearestPolicy"])
+def test_the_context_is_the_memory_in_normalised_states(kind: str) -> None:
+    policy = small_model(kind, env=ScriptedEnv()).learn(BATCH).policy
+    assert isinstance(policy, PaperPolicy)
     raw = policy.memory.column("states").double()
 
     context = policy.context()
-    states = torch.empty_like(context.states)
-    rows = policy.anchor_rows() if update == "anchored" else torch.arange(len(context))
-    states[rows] = context.states
 
     assert float(raw[:, 0].max()) > 10, "raw states are what is kept"
     expected = (raw - raw.mean(dim=0)) / raw.std(dim=0, unbiased=False)
-    torch.testing.assert_close(states, expected.float(), rtol=1e-4, atol=1e-4)
-    assert torch.equal(context.values, policy.memory.column(values)[rows])
+    torch.testing.assert_close(context.states, expected.float(), rtol=1e-4, atol=1e-4)
+    assert torch.equal(context.values, policy.memory.column("improved_means"))
+
+
+def test_ridge_explores_with_its_coefficients_and_decides_with_their_average() -> None:
+    policy = small_model().learn(3 * BATCH).policy
+    assert isinstance(policy, RidgePolicy)
+    states = torch.from_numpy(STATES)
+    features = policy.features(policy.normaliser(states))
+
+    torch.testing.assert_close(policy.act(states)[0], features @ policy.coefficients.float())
+    torch.testing.assert_close(policy.decide(states)[0], features @ policy.averaged.float())
+    assert not torch.allclose(policy.act(states)[0], policy.decide(states)[0])
+    decided = policy.to_environment(policy.decide(states)[0].numpy())
+    np.testing.assert_allclose(answers(policy), decided, rtol=1e-6, atol=1e-6)
 
 
 def test_sigma_is_the_policys_or_the_interpolators_own_and_never_below_the_floor() -> None:

@@ -20,6 +20,7 @@ from clusters import ask_for_a_token, two_machines
 from imel import IMeL
 from imel.bench.launch import grid, launch
 from imel.bench.pool import Failure, Finished
+from imel.bench.progress import SearchProgress
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.cli.main import main
@@ -27,7 +28,6 @@ from imel.distributed import RaySampler, SerialSampler
 from imel.distributed.connection import connect
 from imel.distributed.episodes import Past, make_seeded, play_again
 from imel.errors import ImelError, SettingsError
-from imel.tune.progress import SearchProgress
 from imel.tune.study import Problem, completed, opened
 from small import LogBook, differing, tensors_of
 
@@ -38,7 +38,7 @@ BATCH = 3 * 42
 """Five of them are an episode of 200 steps and the beginning of another."""
 SMALL: dict[str, Any] = {
     "n_envs": 3,
-    "batch_size": BATCH,
+    "rollout_size": BATCH,
     "memory_size": 2 * BATCH,
     "gradient_steps": 2,
     "critic_epochs": 1,
@@ -305,7 +305,7 @@ class Listener:
         self.outcomes.append(outcome)
 
 
-BENCH = {"batch_size": 64, "n_envs": 4, "memory_size": 128}
+BENCH = {"rollout_size": 64, "n_envs": 4, "memory_size": 128}
 
 
 def test_runs_of_a_grid_go_through_tasks_into_the_same_store(cluster: Any, tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_the_runs_of_a_machine_that_dies_are_done_on_another(
         assert all(store.finished(**run.identity()) for run in runs)
         assert len(list(tmp_path.glob("*.jsonl"))) == 3
         assert not any(isinstance(outcome, Failure) for outcome in listener.outcomes)
-        first = [seed for seed, step in listener.seen if step == BENCH["batch_size"]]
+        first = [seed for seed, step in listener.seen if step == BENCH["rollout_size"]]
         assert len(first) == len(runs) + 1  # the run that was lost began again
 
 
@@ -413,7 +413,7 @@ def test_a_search_goes_on_when_a_machine_dies(
         )
         words = ["--policy", "regressor", "--steps", "1024", "--trials", "4", "--seeds", "0"]
         words += ["--confirm-seeds", "0", "--ray", "auto", "--study", str(tmp_path)]
-        task, fixed = f"{environments}Slow-v0", {"batch_size": 64, "gradient_steps": 5}
+        task, fixed = f"{environments}Slow-v0", {"rollout_size": 64, "gradient_steps": 5}
         settings = [f"{name}={value}" for name, value in fixed.items()]
         assert main(["tune", task, *words, "--set", *settings]) == 0
         assert killer.killed

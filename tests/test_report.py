@@ -260,7 +260,7 @@ def a_policy(states: torch.Tensor, improved: torch.Tensor) -> MkiPolicy:
     policy.normaliser.update(states)
     policy.memory.set_prior(states, improved)
     policy.memory.column("means").zero_()
-    policy.changed()
+    policy.invalidate()
     return policy
 
 

@@ -12,11 +12,11 @@ from dataclasses import FrozenInstanceError, fields, is_dataclass
 from typing import Any
 
 import pytest
+from imel.presets import ANCHORED, PLAIN, PRESETS
 
 from imel import IMeL
 from imel.errors import SettingsError
 from imel.policy import POLICIES
-from imel.presets import ANCHORED, PLAIN, PRESETS
 from imel.settings import SCHEDULED, Settings, preset
 from small import small_model
 

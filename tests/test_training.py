@@ -13,10 +13,10 @@ from imel.interpolators.base import Interpolator
 from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
 from imel.interpolators.nearest import NearestNeighbours, NearestOptions
 from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
+from imel.settings import FitSettings
+from imel.settings.paper import LeaveOut
 from imel.training import (
     Fit,
-    FitSettings,
-    LeaveOut,
     count_episodes,
     fit_leave_one_out,
     leave_one_out_error,

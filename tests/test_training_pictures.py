@@ -16,13 +16,13 @@ from PIL import Image
 
 from imel import IMeL
 from imel.cli.main import main
+from imel.pictures.run import training_surfaces, update_step
 from imel.pictures.surface import PolicySurface
-from imel.pictures.training import training_surfaces, update_step
 from imel.pictures.update import UpdateStep, update_figure
 from imel.policy import ImelPolicy
 
 TRAIN = (
-    *("--n-envs", "4", "--batch-size", "256", "--memory-size", "512"),
+    *("--n-envs", "4", "--rollout-size", "256", "--memory-size", "512"),
     *("--total-timesteps", "1024", "--gradient-steps", "2", "--eval-episodes", "1"),
     *("--checkpoint-every", "1", "--checkpoints-kept", "9"),
 )
@@ -36,7 +36,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_action_shown_is_named_once(tmp_path: Path) -> None:
-    small: dict[str, Any] = {"n_envs": 2, "batch_size": 64, "memory_size": 128, "seed": 0}
+    small: dict[str, Any] = {"n_envs": 2, "rollout_size": 64, "memory_size": 128, "seed": 0}
     model = IMeL("NearestPolicy", "Reacher-v5", critic_epochs=1, **small)
     folder = tmp_path / "checkpoints"
     for iteration in (1, 2):

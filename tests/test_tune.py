@@ -15,6 +15,7 @@ from typing import Any
 
 import optuna
 import pytest
+from imel.presets import ANCHORED
 from matplotlib.image import imread
 from optuna.trial import TrialState
 
@@ -24,11 +25,10 @@ from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Row, Store
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
-from imel.presets import ANCHORED
-from imel.tune.confirm import Comparison, new_seeds
 from imel.tune.search import Search
 from imel.tune.space import SPACES, draw, find_space, overrides
 from imel.tune.study import JOURNAL, Problem, completed, counted, default_trial, opened
+from imel.tune.tuning import Comparison, new_seeds
 
 PROBLEM = Problem("Pendulum-v1", "mki", 1000, (0, 1), {})
 
@@ -97,7 +97,7 @@ def gamma(run: Run) -> float:
 
 
 @pytest.mark.parametrize("policy", SPACES)
-@pytest.mark.parametrize("fixed", [{}, {"preset": "anchored"}, {"batch_size": 512}])
+@pytest.mark.parametrize("fixed", [{}, {"preset": "anchored"}, {"rollout_size": 512}])
 def test_the_default_settings_are_a_point_of_every_space(
     policy: str, fixed: dict[str, Any]
 ) -> None:
@@ -122,7 +122,7 @@ def test_the_corners_of_every_space_are_settings_that_can_be_made() -> None:
             trial = optuna.create_study(sampler=sampler).ask()
             drawn = draw(problem.space, trial, {})
             settings = problem.run(problem.overrides(drawn), 0).settings()
-            assert settings["memory_size"] % settings["batch_size"] == 0
+            assert settings["memory_size"] % settings["rollout_size"] == 0
             assert settings["update"] == trial.params["update"]
             assert settings["critic_batch_size"] == (
                 256 if settings["update"] == "anchored" else 128
@@ -160,8 +160,8 @@ def test_what_is_fixed_is_not_searched_and_reaches_every_run() -> None:
 
 
 def test_defaults_beside_the_space_are_run_as_they_are() -> None:
-    problem = Problem("Pendulum-v1", "mki", 1000, (0,), {"batch_size": 60})
-    assert problem.default["memory_size / batch_size"] == 32  # of the 204 there are
+    problem = Problem("Pendulum-v1", "mki", 1000, (0,), {"rollout_size": 60})
+    assert problem.default["memory_size / rollout_size"] == 32  # of the 204 there are
     settings = problem.run(problem.overrides(problem.default), 0).settings()
     assert settings["memory_size"] == 12288
 
@@ -314,7 +314,7 @@ def test_the_best_settings_are_written_as_a_config_that_train_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = tmp_path / "study"
-    fixed = ("--set", "n_envs=2", "batch_size=64", "gradient_steps=1")
+    fixed = ("--set", "n_envs=2", "rollout_size=64", "gradient_steps=1")
     words = command("--trials", "2", "--confirm-seeds", "1", "--jobs", "2", "--study", str(study))
     assert main([*words, *fixed]) == 0
     output = capsys.readouterr().out
@@ -345,7 +345,7 @@ def test_the_best_settings_are_written_as_a_config_that_train_takes(
         "regressor",
         256,
     )
-    assert (best["n_envs"], best["batch_size"], best["gradient_steps"]) == (2, 64, 1)
+    assert (best["n_envs"], best["rollout_size"], best["gradient_steps"]) == (2, 64, 1)
 
 
 @pytest.mark.parametrize(

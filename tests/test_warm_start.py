@@ -154,7 +154,7 @@ def test_the_normaliser_has_seen_the_states() -> None:
 
 
 def test_a_policy_from_a_trained_runs_memory_acts_as_well_as_the_run(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"batch_size": 128, "memory_size": 512, "gradient_steps": 5}
+    settings: dict[str, Any] = {"rollout_size": 128, "memory_size": 512, "gradient_steps": 5}
     settings |= {"kl_budget": 2.0, "std": 0.3, "settling": 1}  # as the memory has it
     trained = wide_model(seed=1, **settings).learn(24 * 128)
     run = write_run(tmp_path / "run", trained)
@@ -352,7 +352,16 @@ def test_a_run_begins_with_the_memories_of_a_file(
     monkeypatch.chdir(tmp_path)
     trained, run = trained_run(tmp_path / "run", update="plain")
     assert main(["export", str(run), "--episodes", "0", "--out", "out"]) == 0
-    small = ["--n-envs", "4", "--batch-size", "64", "--memory-size", "256", "--eval-episodes", "1"]
+    small = [
+        "--n-envs",
+        "4",
+        "--rollout-size",
+        "64",
+        "--memory-size",
+        "256",
+        "--eval-episodes",
+        "1",
+    ]
     argv = ["train", ENV, "--total-timesteps", "64", *small, "--gradient-steps", "2"]
     argv += ["--preset", "plain"]  # which leaves memories as they are
     warm = [*argv, "--warm-start", "out/memory.parquet"]

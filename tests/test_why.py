@@ -19,7 +19,7 @@ from matplotlib.image import imread
 
 from imel import IMeL
 from imel.cli.main import main
-from imel.cli.why import choose_steps, play
+from imel.cli.why import choose_steps, observations_of
 from imel.explain import familiarity_of, policy_without
 from imel.policy import POLICIES, ImelPolicy
 
@@ -64,7 +64,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def test_an_episode_is_that_of_the_mean_action(policy: ImelPolicy) -> None:
-    states = play(policy, "Pendulum-v1", 3)
+    states = observations_of(policy, "Pendulum-v1", 3)
     env = gymnasium.make("Pendulum-v1")
     observation, _ = env.reset(seed=3)
     for state in states:
@@ -79,7 +79,7 @@ def test_the_step_asked_for_is_explained_by_the_memories_behind_it(
     answer = document(capsys, str(run_dir), "--step", "7", "--memories", "600", "--seed", "3")
     assert (answer["env"], answer["steps"]) == ("Pendulum-v1", 200)
     (explained,) = answer["explained"]
-    state = play(policy, "Pendulum-v1", 3)[7]
+    state = observations_of(policy, "Pendulum-v1", 3)[7]
     assert explained["step"] == 7
     np.testing.assert_allclose(explained["observation"], state, atol=1e-6)
     action, _ = policy.predict(state, deterministic=True)
@@ -94,7 +94,7 @@ def test_by_default_the_most_and_the_least_familiar_steps_are_explained(
     run_dir: Path, policy: ImelPolicy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     explained = document(capsys, str(run_dir), "--seed", "3")["explained"]
-    scores = familiarity_of(policy)(torch.from_numpy(play(policy, "Pendulum-v1", 3)))
+    scores = familiarity_of(policy)(torch.from_numpy(observations_of(policy, "Pendulum-v1", 3)))
     assert [each["step"] for each in explained] == [scores.argmax(), scores.argmin()]
     assert [each["familiarity"] for each in explained] == pytest.approx(
         [scores.max(), scores.min()]

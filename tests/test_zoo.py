@@ -30,7 +30,7 @@ from small import SMALL, answers, points, small_model, tensors_of
 ENV = "Pendulum-v1"
 STEPS = 1600
 WHAT = ("--algo", "imel", "--env", ENV)
-TINY = ("batch_size:400", "memory_size:800", "gradient_steps:2", "critic_epochs:1")
+TINY = ("rollout_size:400", "memory_size:800", "gradient_steps:2", "critic_epochs:1")
 
 # Several scripts in one process, for it is the imports that take long; a figure that would be
 # shown is written down as numbers
@@ -114,7 +114,7 @@ def test_the_zoo_trains_on_as_many_environments_as_the_file_says(folder: Path) -
 def test_what_the_zoo_saved_is_the_trained_model(folder: Path) -> None:
     model = IMeL.load(folder / f"{ENV}.safetensors")
     assert model.num_timesteps == STEPS
-    assert model.settings.batch_size == 400
+    assert model.settings.rollout_size == 400
     for name in (ENV, "best_model", "rl_model_800_steps"):
         assert (folder / f"{name}.zip").resolve() == (folder / f"{name}.safetensors").resolve()
 

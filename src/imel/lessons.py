@@ -7,6 +7,8 @@ through, each lesson goes through as well; taking a lesson back is subtraction.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -66,7 +68,9 @@ class Lessons(nn.Module):
         names, member, counts = torch.unique(episodes, return_inverse=True, return_counts=True)
         sums = torch.zeros(names.shape, dtype=torch.float64, device=names.device)
         sums.index_add_(0, member, rewards.double())
-        new = names[~torch.isin(names, self.column("episodes"))]
+        # Numbers grow, and the newest row is never merged: what is beyond it is new. An episode
+        # that is still running while its row is merged goes on teaching its period
+        new = names[names > self.episodes[len(self) - 1]] if len(self) else names
         self._append(new, start)
         rows = self.places(names)
         self.lengths[rows] += counts
@@ -88,13 +92,17 @@ class Lessons(nn.Module):
         while len(self) + arriving > self.capacity and len(self) >= 4:
             self._merge_oldest()
         rows = -(-(len(self) + arriving) // _CHUNK) * _CHUNK
-        if rows <= self.rows:
-            return
+        if rows > self.rows:
+            self._allocate(rows)
+
+    def _allocate(self, rows: int) -> None:
+        """Make room for exactly so many rows; those in use that fit stay as they are."""
+        kept = min(rows, self.rows)
         for name, buffer in list(self.named_buffers()):
             if name != "_size":
-                grown = buffer.new_zeros(rows, *buffer.shape[1:])
-                grown[: buffer.shape[0]] = buffer
-                self.register_buffer(name, grown)
+                resized = buffer.new_zeros(rows, *buffer.shape[1:])
+                resized[:kept] = buffer[:kept]
+                self.register_buffer(name, resized)
 
     def _merge_oldest(self) -> None:
         """Add up neighbours among the oldest half: the sum over all lessons stays as it is."""
@@ -137,3 +145,22 @@ class Lessons(nn.Module):
         for name in ("coefficients", "averaged"):
             column = self.column(name)
             column.copy_(matrix @ column)
+
+    # --- files: a ledger is as long as what was taught ---
+
+    def with_rows(self, rows: int) -> dict[str, Tensor]:
+        """Return tensors of the shapes that a ledger of so many rows has, without contents."""
+        return {
+            name: buffer.new_empty(
+                (rows, *buffer.shape[1:]) if name != "_size" else (), device="meta"
+            )
+            for name, buffer in self.named_buffers()
+        }
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        loaded = state_dict.get(f"{prefix}episodes")
+        if loaded is not None and loaded.ndim == 1 and loaded.shape[0] != self.rows:
+            self._allocate(loaded.shape[0])
+        super()._load_from_state_dict(state_dict, prefix, *arguments)

@@ -36,7 +36,7 @@ SETTINGS = [
     "2500",
     "--n-envs",
     "2",
-    "--batch-size",
+    "--rollout-size",
     "256",
     "--memory-size",
     "512",

@@ -14,11 +14,11 @@ import pytest
 from driver import AtCall, Fault
 from files import put_together, taken_apart
 from harness import Baseline, Command, command, differences_of_runs, go_on, train, wait_until
+from imel.presets import ANCHORED
 
 from imel import IMeL
 from imel.persistence import checkpoint
 from imel.persistence.resume import checkpoints_in, latest_checkpoint
-from imel.presets import ANCHORED
 
 pytest_plugins = ("baseline",)
 
@@ -137,7 +137,7 @@ def test_fault_19_another_plan_is_refused_with_its_differences_unless_asked_for(
     line = only_error(train(run, also=flags))
     assert f"gamma: {ANCHORED['gamma']} then, 0.9 now" in line
     assert "kl_budget: '6:1' then, 2.0 now" in line
-    assert "batch_size" not in line
+    assert "rollout_size" not in line
     assert (run / "config.json").read_bytes() == stored
 
     last = train(run, also=(*flags, "--allow-differences"))

@@ -88,7 +88,7 @@ def test_fault_07_far_from_every_memory_the_answer_is_finite_and_within_bounds(
 def test_fault_08_with_one_episode_in_memory_the_fit_is_skipped_and_learning_goes_on(
     policy: str,
 ) -> None:
-    model = small_model(policy, env=points(n_envs=1), batch_size=8, memory_size=8)
+    model = small_model(policy, env=points(n_envs=1), rollout_size=8, memory_size=8)
     model.learn(8)  # half an episode
     assert model._n_updates == 0
     assert_finite(model)

@@ -142,6 +142,11 @@ class ImelPolicy(BasePolicy):
         self.invalidate()
         return result
 
+    def shapes_for(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors of the shapes that `load_state_dict` accepts in place of some state."""
+        del state
+        return dict(self.state_dict())
+
     @property
     def device(self) -> torch.device:
         """The device of the policy."""

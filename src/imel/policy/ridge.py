@@ -10,6 +10,7 @@ policy gradient, solved in closed form over a replay memory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +47,6 @@ class RidgePolicy(ImelPolicy):
     the policy is linear in their improvements, as a sum of kernels over memories is. Not shared
     with it: the kernel is fixed, memories are improved again at every iteration, and the step is
     what is bounded, not the improvement of a single experience.
-
-    :param lesson_rows: rows to allocate for lessons
     """
 
     options_class = RidgeOptions
@@ -60,8 +59,6 @@ class RidgePolicy(ImelPolicy):
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        *,
-        lesson_rows: int = 64,
         **arguments: Any,
     ) -> None:
         super().__init__(observation_space, action_space, **arguments)
@@ -69,7 +66,7 @@ class RidgePolicy(ImelPolicy):
         shape = (self.features.width, self.action_dim)
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("averaged", torch.zeros(shape, dtype=torch.float64))
-        self.lessons = Lessons(*shape, rows=lesson_rows)
+        self.lessons = Lessons(*shape)
 
     @classmethod
     def settings_arguments(cls, settings: RidgeSettings) -> dict[str, Any]:
@@ -155,8 +152,14 @@ class RidgePolicy(ImelPolicy):
         self.averaged.copy_(matrix @ self.averaged)
         self.lessons.transform(matrix)
 
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), "lesson_rows": self.lessons.rows}
+    def shapes_for(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors of the shapes it can load: with as many lessons as a file holds."""
+        shapes = super().shapes_for(state)
+        episodes = state.get("lessons.episodes")
+        if episodes is not None and episodes.ndim == 1:
+            sized = self.lessons.with_rows(episodes.shape[0])
+            shapes |= {f"lessons.{name}": tensor for name, tensor in sized.items()}
+        return shapes
 
 
 def _by_episode(features: Tensor, episodes: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
-"""Columns as a Parquet file and back: one row a transition, one column a dimension.
+"""Columns as tables: a Parquet file and back, and TSV files for the embedding projector.
 
-That is what pandas, DuckDB and Embedding Atlas work with directly. What made the rows (task,
-settings, commit, versions) is JSON under `imel` in the schema's metadata.
+A row is a transition, a column a dimension, as pandas, DuckDB and Embedding Atlas expect it. What
+made the rows (task, settings, commit, versions) is JSON under `imel` in the schema's metadata.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch.utils.tensorboard import SummaryWriter
 
 from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, checked
 from imel.errors import ImelError
@@ -63,7 +64,14 @@ def read_parquet(path: Path, policy: ImelPolicy) -> Logged:
         reason = str(error).splitlines()[0]
         raise ImelError(f"{path} is not a Parquet file, or is damaged: {reason}") from None
     manifest = _manifest(table, path)
-    _require_same_range(manifest, policy, path)
+    space: Any = policy.action_space
+    mine = [space.low.tolist(), space.high.tolist()]
+    theirs = [manifest.get("action_low"), manifest.get("action_high")]
+    if mine != theirs:
+        raise ImelError(
+            f"{path} does not fit this model: its actions are from {theirs[0]} to {theirs[1]}, "
+            f"not from {mine[0]} to {mine[1]}"
+        )
     columns: Columns = {}
     try:
         for name, singular in SCALARS.items():
@@ -97,12 +105,28 @@ def _manifest(table: Any, path: Path) -> dict[str, Any]:
     return manifest
 
 
-def _require_same_range(manifest: Mapping[str, Any], policy: ImelPolicy, path: Path) -> None:
-    space: Any = policy.action_space
-    mine = [space.low.tolist(), space.high.tolist()]
-    theirs = [manifest.get("action_low"), manifest.get("action_high")]
-    if mine != theirs:
-        raise ImelError(
-            f"{path} does not fit this model: its actions are from {theirs[0]} to {theirs[1]}, "
-            f"not from {mine[0]} to {mine[1]}"
-        )
+# --- for TensorBoard's embedding projector ---
+
+
+def write_projector(folder: Path, vectors: dict[str, Array], columns: dict[str, Columns]) -> None:
+    """Write tensors.tsv, metadata.tsv and the projector's configuration; a tag for each source.
+
+    `tensorboard --logdir FOLDER` shows them, and projector.tensorflow.org loads the two TSV files.
+    """
+    if folder.exists():
+        raise ImelError(f"{folder} exists already and is not overwritten")
+    writer = SummaryWriter(str(folder))
+    for source, rows in columns.items():
+        names, table = _labels(rows)
+        writer.add_embedding(vectors[source], metadata=table, metadata_header=names, tag=source)
+    writer.close()
+
+
+def _labels(columns: Columns) -> tuple[list[str], list[list[str]]]:
+    """Every column but the states as text: what a point can be coloured and searched by."""
+    named = {singular: columns[name] for name, singular in SCALARS.items()}
+    for name, singular in VECTORS.items():
+        if not name.endswith("states"):
+            named |= {f"{singular}_{i}": column for i, column in enumerate(columns[name].T)}
+    table = [[f"{value:g}" for value in row] for row in zip(*named.values(), strict=True)]
+    return list(named), table

@@ -3,57 +3,51 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from imel.bench.launch import launch, unfinished
-from imel.bench.progress import GridProgress
+from imel.bench.launch import choose_pool, launch, unfinished
+from imel.bench.progress import GridProgress, SearchProgress
+from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
-from imel.cli.pools import PIPE_WIDTH, choose_pool, settings_from
 from imel.errors import ImelError
 from imel.pictures.run import DOTS_PER_INCH
+from imel.report.statistics import (
+    Estimate,
+    difference_of_means,
+    estimate,
+    probability_of_improvement,
+)
 from imel.runs.layout import write_json
-from imel.tune.confirm import Comparison, compare, new_seeds, runs_to_compare
+from imel.tune import TuneArguments
 from imel.tune.pictures import history_figure, importance_figure, importances
-from imel.tune.progress import SearchProgress
 from imel.tune.search import Search
 from imel.tune.study import Problem, completed, counted, default_trial, opened, value
 
-if TYPE_CHECKING:
-    from imel.cli.tune import TuneArguments
-
-BEST, HISTORY, IMPORTANCE, CONFIRMATION = (
-    "best.json",
-    "history.png",
-    "importance.png",
-    "confirmation",
-)
+BEST, CONFIRMATION = "best.json", "confirmation"
 _SHOWN = 5
 """Trials and parameters of the summary."""
 _FAILED = 1
+_FIRST_SEED = 1000
+"""Of those that confirm."""
 
 
-def tune(arguments: TuneArguments) -> int:
-    """The command behind its arguments; its exit code."""
-    problem = Problem(
-        arguments.task,
-        arguments.policy,
-        arguments.steps,
-        arguments.seeds,
-        settings_from(arguments.set),
-    )
+def tune(arguments: TuneArguments, fixed: Mapping[str, Any], console: Console) -> int:
+    """Search, summarise, write and confirm; the exit code. `fixed` settings are not searched."""
+    problem = Problem(arguments.task, arguments.policy, arguments.steps, arguments.seeds, fixed)
     _ = problem.default  # refuses what cannot be run before anything is written
     folder = arguments.study or Path("runs/tune") / _file_name(f"{problem.task}-{problem.policy}")
-    console = Console()
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
     with opened(folder, problem, arguments.seed) as study:
         _search(study, problem, arguments, console)
         if not completed(study):
@@ -148,8 +142,8 @@ def _write(study: optuna.Study, problem: Problem, folder: Path) -> list[Path]:
     document = {**environment, "total_timesteps": problem.steps, **settings}
     write_json(folder / BEST, document)
     figures = {
-        HISTORY: history_figure(study, problem),
-        IMPORTANCE: importance_figure(study, problem),
+        "history.png": history_figure(study, problem),
+        "importance.png": importance_figure(study, problem),
     }
     for name, figure in figures.items():
         figure.savefig(folder / name, dpi=DOTS_PER_INCH)
@@ -178,3 +172,50 @@ def _first_error(study: optuna.Study) -> str:
 
 def _file_name(text: str) -> str:
     return re.sub(r"[^\w.-]+", "_", text)
+
+
+# --- confirmation on new seeds: the best of many noisy trials looks better than it is ---
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Final deterministic returns of two settings, seed by seed."""
+
+    seeds: list[int]
+    best: list[float]
+    default: list[float]
+
+    def difference(self) -> Estimate:
+        """By how much the best settings are better: of interquartile means, with its interval."""
+        return estimate(difference_of_means, [np.array(self.best), np.array(self.default)])
+
+    def probability(self) -> float:
+        """How often a run of the best settings beats one of the default ones."""
+        pair = [np.array(self.best), np.array(self.default)]
+        return float(probability_of_improvement(pair))
+
+
+def new_seeds(problem: Problem, number: int) -> list[int]:
+    """Seeds that no trial has seen."""
+    return list(islice((seed for seed in count(_FIRST_SEED) if seed not in problem.seeds), number))
+
+
+def runs_to_compare(
+    problem: Problem, best: Mapping[str, Any], seeds: Sequence[int]
+) -> tuple[list[Run], list[Run]]:
+    """The runs of the best settings, and those of the default ones."""
+    ours = [problem.run(best, seed) for seed in seeds]
+    theirs = [problem.run(problem.fixed, seed) for seed in seeds]
+    return ours, theirs
+
+
+def compare(store: Store, ours: Sequence[Run], theirs: Sequence[Run]) -> Comparison | None:
+    """What the runs came to, or None where some of them failed."""
+    returns = []
+    for run in (*ours, *theirs):
+        row = store.final_row(**run.identity())
+        if row is None:
+            return None
+        returns.append(float(row["eval_return"]))
+    half = len(ours)
+    return Comparison([run.seed for run in ours], returns[:half], returns[half:])
