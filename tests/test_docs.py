@@ -118,7 +118,7 @@ def test_the_tutorial_runs_as_it_stands(tmp_path: Path) -> None:
     solved = re.search(r"^deterministic +return (\S+)", text, re.MULTILINE)
     assert solved is not None
     assert float(solved[1]) > 90.0
-    small, wide = (re.search(rf"^std={std}: return (\S+)", text, re.M) for std in ("0.3", "1.0"))
+    small, wide = (re.search(rf"^std={std}: return (\S+)", text, re.M) for std in ("0.1", "1.0"))
     assert small is not None
     assert wide is not None
     assert float(small[1]) < 10.0 < 80.0 < float(wide[1])
