@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from imel.errors import SettingsError
+from imel.policy import POLICIES, ImelPolicy
 from imel.settings.gone import GONE
-
-if TYPE_CHECKING:
-    from imel.policy import ImelPolicy
 
 
 def refuse_unused(settings: Mapping[str, Any], policy_class: type[ImelPolicy]) -> None:
     """Refuse a setting that other policies use, or that earlier versions had."""
-    from imel.policy import POLICIES
-
     own = {field.name for field in fields(policy_class.settings_class)}
     for name in settings:
         if name in own:
