@@ -7,6 +7,7 @@ where a page and the code differ, so that no default is ever written by hand.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
@@ -59,6 +60,8 @@ def table(name: str) -> str:
         return _rows(("policy", "option", "default", "what it does"), _options())
     if kind == "search":
         return _rows(("parameter", "range", "of the policies"), _search())
+    if kind == "layers":
+        return _layers()
     raise ValueError(f"there is no table '{name}'")
 
 
@@ -135,6 +138,14 @@ def _options() -> list[tuple[str, ...]]:
         for docs in [field_docs(policy.options_class)]
         for field in fields(policy.options_class)
     ]
+
+
+def _layers() -> str:
+    """Return the layers of the import rule, as import-linter enforces them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    lines = "".join(f"{layer}\n" for layer in layers).replace("imel.", "")
+    return f"```text\n{lines}```"
 
 
 def _search() -> list[tuple[str, ...]]:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from imel import IMeL, MkiPolicy, NpPolicy
+from imel import IMeL, MkiPolicy, NpPolicy, RidgePolicy
 from imel.errors import CheckpointError, ImelError, SettingsError
 from imel.persistence import checkpoint
 from imel.policy import POLICIES, ImelPolicy
@@ -20,9 +20,6 @@ from small import BATCH, STATES, answers, differing, points, small_model, tensor
 from toy import ScriptedEnv
 
 every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
-
-UNLEARNED = ("NearestPolicy", "RidgePolicy")
-"""Policies whose interpolator has nothing to fit."""
 
 
 def fail(*_: Any, **__: Any) -> NoReturn:
@@ -39,21 +36,32 @@ def test_a_loaded_model_holds_the_same_tensors(policy: str, tmp_path: Path) -> N
     assert differing(tensors_of(model), tensors_of(loaded)) == []
     assert torch.equal(model.generator.get_state(), loaded.generator.get_state())
     assert torch.equal(model.policy.generator.get_state(), loaded.policy.generator.get_state())
-    for name in ("optimizer", "critic_optimizer"):
+    learned = policy not in ("NearestPolicy", "RidgePolicy")
+    assert model.optimizer_names == loaded.optimizer_names
+    assert ("interpolator_optimizer" in model.optimizer_names) == learned
+    for name in model.optimizer_names:
         before = getattr(model, name).state_dict()["state"]
         after = getattr(loaded, name).state_dict()["state"]
-        assert bool(before) == (name == "critic_optimizer" or policy not in UNLEARNED)
+        assert before
         assert before.keys() == after.keys()
         for number, moments in before.items():
             assert set(moments) == {"step", "exp_avg", "exp_avg_sq"}
             assert differing(moments, after[number]) == []
 
 
-def test_a_loaded_model_holds_the_same_settings_spaces_and_counters(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("policy", "options", "schedule"),
+    [
+        ("RidgePolicy", {"features": 3, "penalty": 0.5}, {"trust_region": "0.2:0.1"}),
+        ("MkiPolicy", {"features": 3, "hidden": (5,)}, {"kl_budget": "2:1"}),
+    ],
+)
+def test_a_loaded_model_holds_the_same_settings_spaces_and_counters(
+    policy: str, options: dict[str, Any], schedule: dict[str, Any], tmp_path: Path
+) -> None:
     env = ScriptedEnv(bounds=(-3.0, 1.0))
-    options = {"features": 3, "hidden": (5,)}
     model = small_model(
-        env=env, policy_kwargs=options, kl_budget="2:1", critic_hidden=(7,), stats_window_size=7
+        policy, env, policy_kwargs=options, **schedule, critic_hidden=(7,), stats_window_size=7
     )
     model.learn(2 * BATCH).learn(BATCH, reset_num_timesteps=False)
     model.save(tmp_path / "model")
@@ -61,7 +69,7 @@ def test_a_loaded_model_holds_the_same_settings_spaces_and_counters(tmp_path: Pa
     loaded = IMeL.load(tmp_path / "model")
 
     assert loaded.settings == model.settings
-    assert loaded.policy_class is MkiPolicy
+    assert loaded.policy_class is POLICIES[policy]
     assert loaded.policy.options == model.policy.options
     assert loaded.observation_space == model.observation_space
     assert loaded.action_space == model.action_space
@@ -172,9 +180,9 @@ def test_a_checkpoint_is_as_readable_as_any_new_file(tmp_path: Path) -> None:
 
 
 def test_a_function_as_schedule_is_refused_at_save_and_nothing_is_written(tmp_path: Path) -> None:
-    model = small_model(kl_budget=lambda progress: 1.0 + progress).learn(BATCH)
+    model = small_model(trust_region=lambda progress: 1.0 + progress).learn(BATCH)
 
-    with pytest.raises(SettingsError, match="kl_budget is a function") as refusal:
+    with pytest.raises(SettingsError, match="trust_region is a function") as refusal:
         model.save(tmp_path / "model")
 
     assert "\n" not in str(refusal.value)
@@ -192,7 +200,7 @@ def test_no_pickle_is_used_for_any_file(tmp_path: Path, monkeypatch: pytest.Monk
     model.save(tmp_path / "model")
     IMeL.load(tmp_path / "model").set_parameters(str(tmp_path / "model"))
     model.policy.save(str(tmp_path / "policy"))
-    MkiPolicy.load(str(tmp_path / "policy"))
+    RidgePolicy.load(str(tmp_path / "policy"))
 
 
 @every_policy
@@ -223,10 +231,11 @@ def test_a_policy_is_loaded_from_a_whole_model(tmp_path: Path) -> None:
 
 
 def test_settings_given_at_load_replace_the_saved_ones(tmp_path: Path) -> None:
-    small_model(kl_budget=3.0).save(tmp_path / "model")
+    small_model(gamma=0.9).save(tmp_path / "model")
 
-    assert IMeL.load(tmp_path / "model").settings.kl_budget == 3.0
-    assert IMeL.load(tmp_path / "model", kl_budget=1.0).kl_budget_schedule(0.5) == 1.0
+    assert IMeL.load(tmp_path / "model").settings.gamma == 0.9
+    loaded = IMeL.load(tmp_path / "model", gamma=0.8)
+    assert (loaded.settings.gamma, loaded.gamma) == (0.8, 0.8)
     with pytest.raises(CheckpointError, match="does not fit"):
         IMeL.load(tmp_path / "model", memory_size=4 * BATCH)
 
@@ -243,7 +252,7 @@ def test_the_manifest_says_what_made_the_file(tmp_path: Path) -> None:
 
 def test_a_policy_of_ones_own_is_named_at_load(tmp_path: Path) -> None:
     class OwnPolicy(MkiPolicy):
-        """Not one of the five."""
+        """Not one of the six."""
 
     model = small_model(OwnPolicy).learn(BATCH)
     model.save(tmp_path / "model")

@@ -20,16 +20,18 @@ from safetensors.torch import save as safetensors_bytes
 
 import imel
 from imel import IMeL, MkiPolicy
-from imel.errors import CheckpointError
+from imel.cli.main import main
+from imel.errors import CheckpointError, ImelError
 from imel.persistence import checkpoint
 from imel.policy import ImelPolicy
+from imel.settings.gone import GONE
 from small import BATCH, differing, small_model, tensors_of
 from toy import ScriptedEnv
 
 Loader = Callable[[str], Any]
 LOADERS: dict[str, Loader] = {
     "IMeL.load": IMeL.load,
-    "set_parameters": lambda path: small_model().set_parameters(path),
+    "set_parameters": lambda path: small_model("MkiPolicy").set_parameters(path),
     "MkiPolicy.load": MkiPolicy.load,
     "ImelPolicy.load": ImelPolicy.load,
 }
@@ -41,7 +43,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model's file, not to be changed."""
     path = tmp_path_factory.mktemp("whole") / "model"
     options = {"features": 2, "hidden": (4,)}
-    small_model(policy_kwargs=options, critic_hidden=(4,)).learn(BATCH).save(path)
+    small_model("MkiPolicy", policy_kwargs=options, critic_hidden=(4,)).learn(BATCH).save(path)
     return path.with_suffix(".safetensors")
 
 
@@ -176,11 +178,83 @@ def test_another_schema_is_refused_by_number(load: Loader, whole: Path, tmp_path
     manifest, tensors = taken_apart(whole)
     put_together(tmp_path / "model.safetensors", json.dumps({**manifest, "schema": 99}), tensors)
 
-    with pytest.raises(CheckpointError, match="schema 99; this version reads 1"):
+    with pytest.raises(CheckpointError, match="schema 99; this version reads 2"):
         load(str(tmp_path / "model"))
 
 
-@pytest.mark.parametrize("manifest", ["{", "[]", "3", "{}", '{"format": "imel", "schema": 1}'])
+def made_before(whole: Path, folder: Path) -> Path:
+    """A run directory as the version before left it."""
+    settings = {"update": "anchored", "cooling": 50, "batch_size": 1024, "std_of": "action"}
+    config = {"env": "Pendulum-v1", "policy": "mki", "preset": None, **settings}
+    (folder / "checkpoints").mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config))
+    manifest, tensors = taken_apart(whole)
+    manifest |= {"schema": 1, "settings": settings}
+    for name in ("model", "checkpoints/iteration-00000020"):
+        put_together(folder / f"{name}.safetensors", json.dumps(manifest), tensors)
+    return folder
+
+
+@every_loader
+def test_a_checkpoint_of_an_earlier_version_is_refused_and_says_why(
+    load: Loader, whole: Path, tmp_path: Path
+) -> None:
+    folder = made_before(whole, tmp_path / "run")
+
+    with pytest.raises(CheckpointError, match="made by an earlier version of imel") as refusal:
+        load(str(folder / "model"))
+
+    assert "train the model again" in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "reason"),
+    [
+        (("resume",), "'preset' is no setting any more"),
+        (("train", "Pendulum-v1", "--resume", "--run-dir"), "made by an earlier version of imel"),
+        (("eval",), "made by an earlier version of imel"),
+        (("export",), "made by an earlier version of imel"),
+        (("train", "--config"), "config.json: 'preset' is no setting any more"),
+    ],
+    ids=["resume", "train-resume", "eval", "export", "train-config"],
+)
+def test_a_run_of_an_earlier_version_is_refused_in_one_line_and_left_as_it_was(
+    argv: tuple[str, ...],
+    reason: str,
+    whole: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = made_before(whole, tmp_path / "run")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    place = [str(folder / "config.json" if "--config" in argv else folder)]
+    place += ["--env", "Pendulum-v1"] if argv == ("eval",) else []
+
+    assert main([*argv, *place]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("imel: error: ")
+    assert reason in line
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("name", ["update", "preset", "cooling"])
+def test_a_checkpoint_with_settings_that_are_gone_says_what_became_of_them(
+    name: str, whole: Path, tmp_path: Path
+) -> None:
+    manifest, tensors = taken_apart(whole)
+    manifest["settings"][name] = 1
+    put_together(tmp_path / "model.safetensors", json.dumps(manifest), tensors)
+
+    with pytest.raises(ImelError, match=f"'{name}' is no setting any more") as refusal:
+        IMeL.load(tmp_path / "model")
+
+    assert GONE[name] in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("manifest", ["{", "[]", "3", "{}", '{"format": "imel", "schema": 2}'])
 def test_a_manifest_that_is_none_is_refused(manifest: str, tmp_path: Path) -> None:
     put_together(tmp_path / "model.safetensors", manifest, {})
 
@@ -200,7 +274,13 @@ def test_a_manifest_that_lacks_an_entry_is_refused(key: str, whole: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "name", ["spaces/action/low", "generators/policy", "policy/memory.keys", "optimizer/0/exp_avg"]
+    "name",
+    [
+        "spaces/action/low",
+        "generators/policy",
+        "policy/memory.steps",
+        "interpolator_optimizer/0/exp_avg",
+    ],
 )
 def test_a_file_that_lacks_a_tensor_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
     manifest, tensors = taken_apart(whole)

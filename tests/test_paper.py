@@ -73,7 +73,7 @@ def test_mean_kernel_interpolation() -> None:
     context, model = ragged_context(), small_mki()
     with torch.no_grad():
         model.L.copy_(torch.tensor([[0.9, 0.3], [-0.2, 0.6]]))
-        z = model.embed(context.states) + model.skip(context.states)
+        z = model.network(context.states) + model.skip(context.states)
         W = model.L @ model.L.T
     expected = torch.zeros(len(context), 2, dtype=torch.float64)
     for n in range(len(context)):
@@ -87,7 +87,7 @@ def test_mean_kernel_interpolation_as_the_plain_sum_of_the_paper() -> None:
     options = MkiOptions(features=2, hidden=(8,), kernel_scale=0.7, normalised=False)
     context, model = ragged_context(), small_mki(options)
     with torch.no_grad():
-        z = model.embed(context.states) + model.skip(context.states)
+        z = model.network(context.states) + model.skip(context.states)
     expected = torch.zeros(len(context), 2, dtype=torch.float64)
     for n in range(len(context)):
         for z_i, y in zip(z, context.values, strict=True):
@@ -232,7 +232,7 @@ def test_algorithm_4_steps_down_the_gradient_once_for_each_episode_and_epoch() -
     for episode in 2 * episodes_of(context):
         targets = context.rows(context.episodes == episode)
         rest = context.rows(context.episodes != episode)
-        apart = twin.features(targets.states)[:, None] - twin.features(rest.states)[None]
+        apart = twin.embed(targets.states)[:, None] - twin.embed(rest.states)[None]
         weights = torch.softmax(-apart.square().sum(dim=2), dim=1)
         loss = (weights @ rest.values - targets.values).square().mean()
         gradients = torch.autograd.grad(loss, list(twin.parameters()))

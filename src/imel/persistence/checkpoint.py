@@ -31,7 +31,8 @@ from imel.errors import CheckpointError, ImelError
 from imel.persistence.files import write_atomically
 
 SUFFIX = ".safetensors"
-SCHEMA = 1
+SCHEMA = 2
+"""Counts the changes after which files of before can no longer be read."""
 _LIBRARIES = ("imel", "torch", "numpy", "gymnasium", "stable_baselines3", "mujoco")
 
 
@@ -102,10 +103,14 @@ def _manifest(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         **dict.fromkeys(("sha256", "versions", "policy_arguments"), dict),
     }
     require_entries(manifest, required, source)
-    if manifest["format"] != "imel" or manifest.get("schema") != SCHEMA:
-        raise CheckpointError(
-            f"{source} has schema {manifest.get('schema')}; this version reads {SCHEMA}"
-        )
+    schema = manifest.get("schema")
+    if manifest["format"] != "imel" or schema != SCHEMA:
+        if schema == 1:
+            raise CheckpointError(
+                f"{source} was made by an earlier version of imel (checkpoint schema 1): the "
+                "policies and settings it describes no longer exist; train the model again"
+            )
+        raise CheckpointError(f"{source} has schema {schema}; this version reads {SCHEMA}")
     return manifest
 
 
