@@ -1,4 +1,4 @@
-"""`imel why`: play an episode, and say which memories made one of its actions."""
+"""`imel why`: play an episode, and say which lessons or memories made one of its actions."""
 
 from __future__ import annotations
 
@@ -18,23 +18,27 @@ from rich.console import Console
 from rich.table import Table
 
 from imel.cli.arguments import EnvironmentId, Flag, RunPath, parse, require_at_least
+from imel.cli.why_lessons import lessons_document, print_lessons
 from imel.errors import SettingsError
 from imel.explain import Explanation, explain, familiarity_of
 from imel.explain.explanation import vector
+from imel.names import DimensionNames, names_of
 from imel.pictures.why import Chosen, draw_frames
 from imel.playing import make_environment, play, require_spaces
-from imel.policy import ImelPolicy
+from imel.policy import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.stored import find_run
 
 _DESCRIPTION = """\
-Play an episode with a policy's mean action, and say which memories made the action at one step,
-or at its most and at its least familiar one.
+Play an episode with a policy's mean action, and say what made the action at one step, or at its
+most and at its least familiar one: the lessons of a RidgePolicy, the memories of one of the
+paper's policies.
 
 examples:
   imel why runs/cheetah
   imel why runs/cheetah --step 100 --frame why.png
-  imel why runs/cheetah --step 100 --without-episode 412
+  imel why runs/cheetah --step 100 --without-lesson 412 413
+  imel why runs/cheetah-mki --step 100 --without-episode 412
   imel why model.safetensors --env Pendulum-v1 --json"""
 
 
@@ -54,10 +58,13 @@ class WhyArguments:
     env: EnvironmentId = None
     """Environment id, if not the one the run was trained on."""
     memories: int = 8
-    """How many memories are listed."""
+    """How many lessons or memories are listed."""
+    without_lesson: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N")] = ()
+    """Episodes whose lessons a RidgePolicy is to do without; their numbers are in the table. The
+    episode played is that of the whole policy, and what it would do instead is shown at the same
+    step."""
     without_episode: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N")] = ()
-    """Episodes the policy is to do without; their numbers are in the table. The episode played
-    is that of the whole policy, and what it would do instead is shown at the same step."""
+    """The same for the memories of some episodes, of one of the paper's policies."""
     frame: Annotated[Path | None, tyro.conf.arg(metavar="PNG")] = None
     """Also draw the state beside those of the first memories, into this file."""
     json: Flag = False
@@ -77,24 +84,28 @@ def run(argv: Sequence[str]) -> int:
     env = stored.environment()
     policy = ImelPolicy.load(str(stored.model_path))
     states = observations_of(policy, env, arguments.seed)
+    ridge = isinstance(policy, RidgePolicy)
+    without = _without(arguments, ridge)
+    names = _names(policy, env)
     chosen = [
-        _explained(policy, name, step, states[step], arguments.without_episode)
+        _explained(policy, name, step, states[step], without, names)
         for name, step in choose_steps(policy, states, arguments.step)
     ]
+    describe = lessons_document if ridge else as_document
     if arguments.json:
         document = {
             "env": env,
             "model": str(stored.model_path),
             "seed": arguments.seed,
             "steps": len(states),
-            "explained": [as_document(each, arguments.memories) for each in chosen],
+            "explained": [describe(each, arguments.memories) for each in chosen],
         }
         print(json.dumps(document, indent=2))
     else:
         title = f"{env}, {type(policy).__name__}, an episode of {len(states)} steps"
         print(f"{title} (seed {arguments.seed})")
         for each in chosen:
-            print_answer(each, arguments.memories, arguments.without_episode)
+            (print_lessons if ridge else print_answer)(each, arguments.memories, without)
     if arguments.frame is not None:
         note = draw_frames(arguments.frame, policy, env, arguments.seed, chosen)
         where = sys.stderr if arguments.json else sys.stdout
@@ -128,14 +139,31 @@ def choose_steps(
     return chosen if chosen[0][1] != chosen[1][1] else chosen[:1]
 
 
+def _without(arguments: WhyArguments, ridge: bool) -> tuple[int, ...]:
+    """Return the episodes to do without; refuse the flag of the other family."""
+    if ridge and arguments.without_episode:
+        raise SettingsError("a RidgePolicy is a sum of lessons: leave some out by --without-lesson")
+    if not ridge and arguments.without_lesson:
+        raise SettingsError("only a RidgePolicy has lessons: leave out by --without-episode")
+    return arguments.without_lesson or arguments.without_episode
+
+
+def _names(policy: ImelPolicy, env_id: str) -> DimensionNames:
+    with closing(make_environment(env_id, rendered=False)) as env:
+        return names_of(env, policy.state_dim, policy.action_dim)
+
+
 def _explained(
-    policy: ImelPolicy, name: str, step: int, state: NDArray[Any], without: tuple[int, ...]
+    policy: ImelPolicy,
+    name: str,
+    step: int,
+    state: NDArray[Any],
+    without: tuple[int, ...],
+    names: DimensionNames,
 ) -> Chosen:
-    why: Explanation = explain(policy, state)
-    otherwise: Explanation | None = None
-    if without:
-        otherwise = explain(policy, state, without_episodes=without)
-    return Chosen(name, step, why, otherwise)
+    left_out = "without_lessons" if isinstance(policy, RidgePolicy) else "without_episodes"
+    otherwise = explain(policy, state, names=names, **{left_out: without}) if without else None
+    return Chosen(name, step, explain(policy, state, names=names), otherwise)
 
 
 # --- what is said: a table on a terminal, plain lines in a pipe, or JSON ---
@@ -144,6 +172,7 @@ def _explained(
 def print_answer(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
     """One step in words, and the first memories behind it."""
     why, console = chosen.why, Console(highlight=False, markup=False)
+    assert isinstance(why, Explanation)
     console.print()
     console.print(f"step {chosen.step} ({chosen.name})", style="bold", soft_wrap=True)
     said = [f"state {vector(why.observation, 12)}", why.sentence(), why.familiarity_sentence()]
@@ -163,7 +192,7 @@ def print_answer(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
     console.print(table)
 
 
-def counterfactual(why: Explanation, otherwise: Explanation, without: tuple[int, ...]) -> str:
+def counterfactual(why: Explanation, otherwise: Any, without: tuple[int, ...]) -> str:
     """What the policy would do, had it not seen some episodes."""
     left = len(why.rows) - len(otherwise.rows)
     names = ", ".join(map(str, without))
@@ -185,7 +214,7 @@ def as_document(chosen: Chosen, count: int) -> dict[str, Any]:
     return document
 
 
-def _document(why: Explanation, count: int) -> dict[str, Any]:
+def _document(why: Any, count: int) -> dict[str, Any]:
     return {
         "observation": why.observation.tolist(),
         "mean": why.mean.tolist(),

@@ -1,4 +1,4 @@
-"""The picture of `imel why --frame`: a state, and beside it those of the memories behind it."""
+"""The picture of `imel why --frame`: a state, beside those of the lessons or memories behind it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.explain import Explanation
+from imel.explain import Explanation, LessonExplanation
 from imel.pictures.rendering import UnclearStateError, pixels_of, pose, prepare_drawing
 from imel.playing import Environment, make_environment, play
 from imel.policy import ImelPolicy
@@ -37,8 +38,8 @@ class Chosen:
 
     name: str  # why this step
     step: int
-    why: Explanation
-    otherwise: Explanation | None  # without some episodes
+    why: Explanation | LessonExplanation
+    otherwise: Explanation | LessonExplanation | None  # without some episodes
 
 
 def draw_frames(
@@ -50,13 +51,17 @@ def draw_frames(
         played = _played_frames(env, policy, seed, {each.step for each in chosen})
         lines, problem = [], None
         for each in chosen:
-            remembered, failed = _remembered_frames(env, each)
+            remembered, failed = _remembered_frames(env, _pictured(policy, each.why))
             problem = problem or failed
             score = f", familiarity {100 * each.why.familiarity:.0f} %"
             title = f"step {each.step}{score if each.why.familiarity >= 0 else ''}"
             lines.append([(title, played[each.step]), *remembered])
-    connection = _CONNECTIONS.get(chosen[0].why.kind, "behind its action")
-    title = f"{env_id}, {type(policy).__name__}: the state, and the memories {connection}"
+    first = chosen[0].why
+    if isinstance(first, LessonExplanation):
+        connection = "what is remembered of its largest lessons, where it was most alike"
+    else:
+        connection = f"the memories {_CONNECTIONS.get(first.kind, 'behind its action')}"
+    title = f"{env_id}, {type(policy).__name__}: the state, and {connection}"
     frames_figure(title, lines).savefig(path, dpi=_DOTS_PER_INCH, bbox_inches="tight")
     return problem
 
@@ -79,20 +84,45 @@ def _played_frames(
     return frames
 
 
-def _remembered_frames(env: Environment, chosen: Chosen) -> tuple[list[Frame], str | None]:
-    """Draw the states of the first memories; also return why some could not be drawn."""
-    why, frames, problem = chosen.why, list[Frame](), None
-    for i in range(min(_MEMORIES, len(why.weights))):
-        share = "near" if why.kind == "none" else f"{why.weights[i]:.1%}"
+def _pictured(policy: ImelPolicy, why: Explanation | LessonExplanation) -> list[tuple[str, Array]]:
+    """Return titles and states of the first memories, or of lessons that are still remembered."""
+    found: list[tuple[str, Array]] = []
+    if isinstance(why, Explanation):
+        for i in range(min(_MEMORIES, len(why.weights))):
+            share = "near" if why.kind == "none" else f"{why.weights[i]:.1%}"
+            title = f"{share}\nepisode {why.episodes[i]}, step {why.steps[i]}"
+            found.append((title, why.states[i]))
+        return found
+    scale = policy.normaliser.scale.cpu().numpy()
+    for i, episode in enumerate(why.lessons.episodes):
+        if len(found) == _MEMORIES:
+            break
+        moments = why.moments(int(episode))
+        if len(moments):
+            nearest = int(
+                np.linalg.norm((moments.states - why.observation) / scale, axis=1).argmin()
+            )
+            share = f"lesson {i + 1}, {np.linalg.norm(why.lessons.contributions[i]):.2f}"
+            title = f"{share}\nepisode {moments.episodes[nearest]}, step {moments.steps[nearest]}"
+            found.append((title, moments.states[nearest]))
+    return found
+
+
+def _remembered_frames(
+    env: Environment, pictured: Sequence[tuple[str, Array]]
+) -> tuple[list[Frame], str | None]:
+    """Draw states under their titles; also return why some could not be drawn."""
+    frames, problem = list[Frame](), None
+    for title, state in pictured:
         pixels = None
         try:
-            pose(env, why.states[i])
+            pose(env, state)
             pixels = pixels_of(env)
         except UnclearStateError:
             pass  # this state only; its place stays empty
         except ImelError as error:
             problem = f"memories are not drawn: {error}"
-        frames.append((f"{share}\nepisode {why.episodes[i]}, step {why.steps[i]}", pixels))
+        frames.append((title, pixels))
     return frames, problem
 
 

@@ -20,6 +20,8 @@ MONITOR = "monitor.csv"
 MODEL = "model.safetensors"
 EVALUATION = "evaluation.json"
 CURVE = "curve.png"
+LESSONS = "lessons.png"
+DELETION = "deletion.png"
 POLICY = "policy.png"
 UPDATE = "update.png"
 ANIMATION = "policy.gif"
@@ -35,7 +37,7 @@ _LEFT_BY_A_KILLED_WRITER = (
 
 _MADE_BY_A_RUN = (
     *(CONFIG, PROVENANCE, PROGRESS, PROGRESS_JSON, MONITOR, MODEL, EVALUATION, TRACKING),
-    *(TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION),
+    *(TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION, LESSONS, DELETION),
     "events.out.tfevents.*",
     f"{CHECKPOINTS}/iteration-*.safetensors",
     f"{VIDEO}-episode-*.mp4",
