@@ -254,9 +254,7 @@ class Watch:
         self.step = self.update._step
         self.update._step = self
 
-    def __call__(
-        self, model: IMeL, improvements: Tensor, trust_region: float, new: int
-    ) -> None:
+    def __call__(self, model: IMeL, improvements: Tensor, trust_region: float, new: int) -> None:
         states = self.policy.memory.column("states")
         before, stds = self.policy.act(states)
         self.step(model, improvements, trust_region, new)
