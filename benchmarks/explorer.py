@@ -21,12 +21,11 @@ import torch
 import uvicorn
 from gymnasium import spaces
 
-from imel.explorer.packing import unpack
+from imel.explorer.answers import unpack
 from imel.explorer.server import hosts_of, make_app, open_port
 from imel.explorer.session import Session
-from imel.memory import MemorySettings
 from imel.policy import MkiPolicy
-from imel.runs.stored import RunFiles, describe
+from imel.runs.stored import find_run
 
 _EPISODE = 1000
 
@@ -47,7 +46,7 @@ def made_up_policy(memories: int, state_dim: int = 17, action_dim: int = 6) -> M
     number = torch.arange(memories)
     states = draw(memories, state_dim).cumsum(0) * 0.05
     means = 0.3 * draw(memories, action_dim)
-    names = [name for name in policy.memory.column_names if name not in ("iterations", "keys")]
+    names = [name for name in policy.memory.column_names if name != "iterations"]
     rows = {name: torch.zeros_like(policy.memory.get_buffer(name)) for name in names}
     rows |= {
         "states": states,
@@ -60,8 +59,9 @@ def made_up_policy(memories: int, state_dim: int = 17, action_dim: int = 6) -> M
         "episodes": number // _EPISODE,
         "steps": number % _EPISODE,
     }
-    policy.memory.add(rows, 0, MemorySettings(memory_size=memories), generator)
+    policy.memory.add(rows, 0)
     policy.normaliser.update(states)
+    policy.normaliser.refresh()
     return policy
 
 
@@ -163,7 +163,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.safetensors")
         made_up_policy(arguments.memories).save(str(path))
-        session = Session(RunFiles("made up", None, (describe(path),), None))
+        session = Session(find_run(path))
         print(f"starting: {milliseconds(session.prepare):.1f} ms")
         with Served(session) as served:
             measure(served, arguments.memories)

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 
 from imel.bench.algorithms import find_algorithm
-from imel.bench.provenance import provenance
 from imel.bench.tasks import TASKS, find_task
-from imel.cli.marks import around_marks
+from imel.cli.report import around_marks
 from imel.errors import ImelError
-from imel.files import write_atomically
+from imel.persistence.files import write_atomically
 from imel.report.names import algorithm_name, task_title
+from imel.runs.provenance import provenance
 
 ENVIRONMENTS = "environments"
 """Stable-Baselines3's vector environment with random actions: what no algorithm can undercut."""
@@ -68,7 +68,7 @@ def time_learning(task: str, algorithm: str, steps: int) -> float:
     """Return the seconds of 1,000 steps of learning once the memory, if any, is full."""
     settings = settings_of(algorithm, task)
     model = find_algorithm(_base(algorithm)).make(find_task(task), settings, seed=0)
-    model.learn(min(settings.get("memory_size", 0) + WARM_UP, 2 * steps))
+    model.learn(settings.get("memory_size", 0) + WARM_UP)
     done, before = model.num_timesteps, time.process_time()
     model.learn(steps, reset_num_timesteps=False)
     return 1000.0 * (time.process_time() - before) / (model.num_timesteps - done)
@@ -129,14 +129,16 @@ def caption(steps: int, repetitions: int) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print the table, and put it into a page if one is given."""
     arguments = _parse(argv)
-    around = around_marks(arguments.into, "speed") if arguments.into else None
+    if arguments.into:
+        around_marks(arguments.into, "speed")  # refuses a page without marks
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = "1"
     seconds = measure(arguments.tasks, arguments.algorithms, arguments.steps, arguments.repetitions)
     text = caption(arguments.steps, arguments.repetitions) + table(seconds)
     print(f"\n{text}", end="")
-    if around:
-        write_atomically(arguments.into, text.join(around).encode())
+    if arguments.into:
+        page = text.join(around_marks(arguments.into, "speed"))
+        write_atomically(arguments.into, page.encode())
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -47,6 +47,17 @@ def _block(translator: HTML5Translator, node: Element) -> None:
     _append_math(translator, node, as_block=True)
 
 
+def _without_table(
+    app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]
+) -> None:
+    """Drop the settings from the docstring of IMeL: they have a page of their own."""
+    del app, what, obj, options
+    if name == "imel.IMeL":
+        table = next(i for i, line in enumerate(lines) if "Settings of " in line)
+        lines[table:] = ["See :doc:`settings`.", ""]
+
+
 def setup(app: Sphinx) -> None:
-    """Formulas as MathML, which browsers draw by themselves: no script, no network."""
+    """Draw formulas as MathML, which needs no script, and leave the settings to their page."""
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.connect("autodoc-process-docstring", _without_table)

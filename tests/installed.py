@@ -14,7 +14,13 @@ from pathlib import Path
 
 import imel
 
-DATA = ("py.typed", "explorer/static/index.html", "explorer/static/explorer.js", "zoo/imel.yml")
+DATA = (
+    "py.typed",
+    "bench/zoo.toml",
+    "explorer/static/index.html",
+    "explorer/static/explorer.js",
+    "zoo/imel.yml",
+)
 TRAINING = "train Pendulum-v1 --total-timesteps 512 --rollout-size 256 --memory-size 512"
 
 

@@ -21,6 +21,7 @@ from toy import ScriptedEnv
 
 every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
 
+
 def fail(*_: Any, **__: Any) -> NoReturn:
     raise OSError("no space left on device")
 

@@ -304,8 +304,14 @@ def test_a_flag_can_be_seen_before_the_parser_is_made(argv: list[str], value: st
         ("ImelPoint-v0 --gamma much", "--gamma: could not convert string to float: 'much'"),
         ("ImelPoint-v0 --gamma", "Missing value for argument '--gamma'"),
         ("ImelPoint-v0 --gamma 1.5", "gamma=1.5 is not between 0.0 and 1.0"),
-        ("ImelPoint-v0 --policy mki --kl-budget much", "kl_budget='much' is neither a number nor 'start:end'"),
-        ("ImelPoint-v0 --policy np --std-mode free", "invalid choice 'free' for argument '--std-mode'"),
+        (
+            "ImelPoint-v0 --policy mki --kl-budget much",
+            "kl_budget='much' is neither a number nor 'start:end'",
+        ),
+        (
+            "ImelPoint-v0 --policy np --std-mode free",
+            "invalid choice 'free' for argument '--std-mode'",
+        ),
         ("ImelPoint-v0 --seed -1", "seed=-1 is not between 0"),
         ("ImelPoint-v0 --total-timesteps 0", "total_timesteps=0 is not between 1"),
         ("ImelPoint-v0 --threads 0", "threads=0 is not between 1"),
@@ -580,7 +586,7 @@ def test_the_seed_of_an_evaluation_decides_its_episodes_and_its_noise(run_dir: P
     model = IMeL.load(run_dir / "model.safetensors")
 
     def returns(seed: int, deterministic: bool) -> list[float]:
-        return evaluate(model, "ImelPoint-v0", 2, seed, deterministic).returns
+        return evaluate(model.policy, "ImelPoint-v0", 2, seed, deterministic).returns
 
     for deterministic in (True, False):
         assert returns(1, deterministic) == returns(1, deterministic)

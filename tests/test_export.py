@@ -258,7 +258,7 @@ def test_played_episodes_are_those_of_the_mean_action(stored: tuple[IMeL, Path])
     model, _ = stored
     columns = play_episodes(model, ENV, [10_000])
 
-    returned = evaluate(model, ENV, 1, 10_000, deterministic=True)
+    returned = evaluate(model.policy, ENV, 1, 10_000, deterministic=True)
     assert columns["rewards"].sum() == pytest.approx(returned.returns[0], rel=1e-5)
     means, stds = model.policy.decide(torch.from_numpy(columns["states"]))
     np.testing.assert_allclose(columns["means"], means, rtol=0, atol=1e-6)
@@ -319,7 +319,7 @@ def test_a_missing_package_is_named_with_its_extra(
 def test_an_episode_without_end_is_left(
     stored: tuple[IMeL, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imel.datasets.played._LONGEST", 3)
+    monkeypatch.setattr("imel.playing.LONGEST", 3)
     columns = play_episodes(stored[0], ENV, [0, 1])
     assert columns["steps"].tolist() == [0, 1, 2, 0, 1, 2]
     assert not columns["terminated"].any()

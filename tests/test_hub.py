@@ -19,7 +19,7 @@ from imel.cli.main import main
 from imel.errors import ImelError
 from imel.hub import load_from_hub, model_card, pull_from_hub, push_to_hub
 from imel.hub.card import interval
-from imel.hub.files import KNOWN
+from imel.hub.transfer import KNOWN
 from imel.runs import layout
 from small import BATCH, answers, differing, small_model, tensors_of
 

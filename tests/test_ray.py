@@ -20,6 +20,7 @@ from clusters import ask_for_a_token, two_machines
 from imel import IMeL
 from imel.bench.launch import grid, launch
 from imel.bench.pool import Failure, Finished
+from imel.bench.progress import SearchProgress
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.cli.main import main
@@ -27,7 +28,6 @@ from imel.distributed import RaySampler, SerialSampler
 from imel.distributed.connection import connect
 from imel.distributed.episodes import Past, make_seeded, play_again
 from imel.errors import ImelError, SettingsError
-from imel.tune.progress import SearchProgress
 from imel.tune.study import Problem, completed, opened
 from small import LogBook, differing, tensors_of
 

@@ -156,7 +156,7 @@ def test_each_task_has_a_panel_and_each_algorithm_one_colour_in_all(results: Res
             assert to_hex(one.get_color()) == legend[name[str(one.get_label())]]
     [trpo] = [one for one in axes["Hopper (11, 3)"].lines if one.get_label() == "trpo"]
     assert_allclose(np.asarray(trpo.get_ydata())[-1], 60.0)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     labels = [tick.get_text() for tick in axes["Ant (27, 8)"].get_xticklabels()]
     assert "1k" in labels
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import optuna
 import pytest
+from imel.presets import ANCHORED
 from matplotlib.image import imread
 from optuna.trial import TrialState
 
@@ -24,11 +25,10 @@ from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Row, Store
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
-from imel.presets import ANCHORED
-from imel.tune.confirm import Comparison, new_seeds
 from imel.tune.search import Search
 from imel.tune.space import SPACES, draw, find_space, overrides
 from imel.tune.study import JOURNAL, Problem, completed, counted, default_trial, opened
+from imel.tune.tuning import Comparison, new_seeds
 
 PROBLEM = Problem("Pendulum-v1", "mki", 1000, (0, 1), {})
 

@@ -350,7 +350,16 @@ def test_a_run_begins_with_the_memories_of_a_file(
     monkeypatch.chdir(tmp_path)
     trained, run = trained_run(tmp_path / "run")
     assert main(["export", str(run), "--episodes", "0", "--out", "out"]) == 0
-    small = ["--n-envs", "4", "--rollout-size", "64", "--memory-size", "256", "--eval-episodes", "1"]
+    small = [
+        "--n-envs",
+        "4",
+        "--rollout-size",
+        "64",
+        "--memory-size",
+        "256",
+        "--eval-episodes",
+        "1",
+    ]
     # A policy of the paper's leaves memories as they are
     argv = ["train", ENV, "--total-timesteps", "64", *small, "--policy", "nearest"]
     warm = [*argv, "--warm-start", "out/memory.parquet"]

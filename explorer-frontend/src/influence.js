@@ -128,6 +128,10 @@ export function showSentence(answer, info) {
     return undefined;
   }
   const about = number(answer.effective_neighbours, answer.effective_neighbours < 10 ? 1 : 0);
+  if (answer.lessons !== null) {
+    text.textContent = `It is the sum of what ${answer.lessons.toLocaleString("en")} episodes taught, and rests on about ${about} of them; a memory is shown with its share of its episode's lesson, and forgetting it takes the whole lesson back.`;
+    return undefined;
+  }
   const kind = answer.exact ? "It is the sum of what memories add, and rests on" : "Its attention rests on";
   text.textContent = `${kind} about ${about} of ${(info.rows - info.forgotten).toLocaleString("en")}; those shown sum to ${number(100 * answer.memories.reduce((sum, m) => sum + m.weight, 0), 0)}\u00a0%.`;
   return undefined;

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from imel.algorithm import IMeL
     from imel.errors import ImelError
-    from imel.explain import Explanation
+    from imel.explain import Explanation, LessonExplanation
     from imel.policy import (
         AnpPolicy,
         MkiPolicy,
@@ -23,6 +23,7 @@ __all__ = [
     "Explanation",
     "IMeL",
     "ImelError",
+    "LessonExplanation",
     "MkiPolicy",
     "NearestPolicy",
     "NpPolicy",
@@ -34,6 +35,7 @@ _MODULES = {
     "IMeL": "imel.algorithm",
     "ImelError": "imel.errors",
     "Explanation": "imel.explain",
+    "LessonExplanation": "imel.explain",
     **{name: "imel.policy" for name in __all__ if name.endswith("Policy")},
 }
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import Any, ClassVar, Self, Unpack, overload
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import torch
@@ -29,17 +29,18 @@ from imel.errors import (
     nearest_name,
 )
 from imel.experience import Rollout
-from imel.explain import Explanation, Many, One, Rows, explain
+from imel.explain import Rows, explain, policy_without
 from imel.kernels import denormals_flushed
+from imel.names import DimensionNames, names_of
 from imel.normaliser import ReturnScale
 from imel.persistence.saving import SavedAlgorithm
 from imel.policy import POLICIES, ImelPolicy, check_spaces
 from imel.policy.paper import PaperPolicy
+from imel.policy.refusal import refuse_unused
 from imel.policy.ridge import RidgePolicy
 from imel.rollout import EpisodeClock, Sampler, collect
 from imel.settings import FitSettings, Keywords, Settings
 from imel.settings.description import settings_table
-from imel.settings.refusal import refuse_unused
 from imel.updates.common import Update
 from imel.updates.paper import PaperUpdate
 from imel.updates.ridge import RidgeUpdate
@@ -101,6 +102,7 @@ class IMeL(SavedAlgorithm):
         self.iteration = 0
         self.learned_timesteps = 0
         self.faults = 0
+        self._dimension_names: DimensionNames | None = None
         if _init_setup_model:
             self._require_env()
             self._setup_model()
@@ -325,30 +327,53 @@ class IMeL(SavedAlgorithm):
             record("rollout/success_rate", safe_mean(self.ep_success_buffer))
         self.logger.dump(step=self.num_timesteps)
 
-    @overload
-    def explain(
-        self, observation: One, without: Rows | None = None, without_episodes: Rows | None = None
-    ) -> Explanation: ...
-
-    @overload
-    def explain(
-        self, observation: Many, without: Rows | None = None, without_episodes: Rows | None = None
-    ) -> list[Explanation]: ...
-
     def explain(
         self,
         observation: NDArray[Any],
         without: Rows | None = None,
         without_episodes: Rows | None = None,
-    ) -> Explanation | list[Explanation]:
-        """Why this action: the memories behind the policy's mean at one or several observations.
+        without_lessons: Rows | None = None,
+    ) -> Any:
+        """Why this action: what is behind the policy's mean at one or several observations.
 
-        :param without: rows of the memory, or a mask, that the policy is to do without
-        :param without_episodes: episodes that it is to do without
+        A `RidgePolicy` gives an `imel.LessonExplanation`, one of the paper's policies an
+        `imel.Explanation`; several observations [T, d_s] give a list of them.
+
+        :param without: rows of the memory, or a mask, that one of the paper's policies is to do
+            without
+        :param without_episodes: episodes whose memories one of the paper's is to do without
+        :param without_lessons: episodes whose lessons a `RidgePolicy` is to do without
         """
-        found: Explanation | list[Explanation]
-        found = explain(self.policy, observation, without, without_episodes)
-        return found
+        names = self.dimension_names
+        return explain(self.policy, observation, without, without_episodes, without_lessons, names)
+
+    def policy_without(self, lessons: Rows) -> ImelPolicy:
+        """Return a copy of a `RidgePolicy` without the lessons of some episodes.
+
+        It is what this policy would do without what it was taught there, to be played, evaluated
+        and saved; not what a run that never saw those episodes would have become. An episode that
+        was merged into a period is taken back with the whole of it. Of the paper's policies,
+        `imel.explain.policy_without` leaves out memories.
+        """
+        return policy_without(self.policy, lessons=lessons)
+
+    @property
+    def dimension_names(self) -> DimensionNames:
+        """Names of the state's and the action's dimensions, for explanations.
+
+        Unless set, those of the environment (its attributes `state_names` and `action_names`),
+        those built in for Gymnasium's tasks, or numbers.
+        """
+        if self._dimension_names is not None:
+            return self._dimension_names
+        policy = self.policy
+        env = None if self.env is None else getattr(self.env, "envs", [None])[0]
+        return names_of(env, policy.state_dim, policy.action_dim)
+
+    @dimension_names.setter
+    def dimension_names(self, names: DimensionNames) -> None:
+        widths = (self.policy.state_dim, self.policy.action_dim)
+        self._dimension_names = DimensionNames.checked(names.state, names.action, widths)
 
     # --- environments ---
 

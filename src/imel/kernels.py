@@ -30,7 +30,8 @@ def kernel_weights(
     queries, keys = queries - centre, keys - centre
     logits = torch.addmm(-keys.square().sum(dim=1), queries, keys.T, alpha=2.0)
     if masked is not None:
-        logits.masked_fill_(masked, -torch.inf)
+        with torch.no_grad():  # a weight of zero passes no gradient on
+            logits.masked_fill_(masked, -torch.inf)
     if normalised:
         return logits.softmax(dim=1)
     return (logits - queries.square().sum(dim=1, keepdim=True)).exp()

@@ -7,7 +7,6 @@ through, each lesson goes through as well; taking a lesson back is subtraction.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -24,7 +23,7 @@ _BYTES = 48 << 20
 class Lessons(nn.Module):
     """A ledger: one row for each episode, or for several that have been merged into a period.
 
-    It grows with the run, so that a saved one may have another number of rows.
+    :param rows: rows to allocate
     """
 
     coefficients: Tensor  # [rows, d_phi, d_a] what each lesson adds to the acting policy
@@ -37,13 +36,13 @@ class Lessons(nn.Module):
     returns: Tensor  # [rows] float64, sum of its rewards
     _size: Tensor  # [] int64
 
-    def __init__(self, width: int, action_dim: int) -> None:
+    def __init__(self, width: int, action_dim: int, rows: int = _CHUNK) -> None:
         super().__init__()
         for name in ("coefficients", "averaged"):
-            self.register_buffer(name, torch.zeros(_CHUNK, width, action_dim))
+            self.register_buffer(name, torch.zeros(rows, width, action_dim))
         for name in ("episodes", "counts", "starts", "ends", "lengths"):
-            self.register_buffer(name, torch.zeros(_CHUNK, dtype=torch.int64))
-        self.register_buffer("returns", torch.zeros(_CHUNK, dtype=torch.float64))
+            self.register_buffer(name, torch.zeros(rows, dtype=torch.int64))
+        self.register_buffer("returns", torch.zeros(rows, dtype=torch.float64))
         self.register_buffer("_size", torch.zeros((), dtype=torch.int64))
 
     def __len__(self) -> int:
@@ -69,7 +68,9 @@ class Lessons(nn.Module):
         names, member, counts = torch.unique(episodes, return_inverse=True, return_counts=True)
         sums = torch.zeros(names.shape, dtype=torch.float64, device=names.device)
         sums.index_add_(0, member, rewards.double())
-        new = names[~torch.isin(names, self.column("episodes"))]
+        # Numbers grow, and the newest row is never merged: what is beyond it is new. An episode
+        # that is still running while its row is merged goes on teaching its period
+        new = names[names > self.episodes[len(self) - 1]] if len(self) else names
         self._append(new, start)
         rows = self.places(names)
         self.lengths[rows] += counts
@@ -95,18 +96,13 @@ class Lessons(nn.Module):
             self._allocate(rows)
 
     def _allocate(self, rows: int) -> None:
+        """Make room for exactly so many rows; those in use that fit stay as they are."""
         kept = min(rows, self.rows)
         for name, buffer in list(self.named_buffers()):
             if name != "_size":
-                allocated = buffer.new_zeros(rows, *buffer.shape[1:])
-                allocated[:kept] = buffer[:kept]
-                self.register_buffer(name, allocated)
-
-    def _load_from_state_dict(self, state: Mapping[str, Any], prefix: str, *args: Any) -> None:
-        saved = state.get(f"{prefix}episodes")
-        if saved is not None and len(saved) != self.rows:
-            self._allocate(len(saved))
-        super()._load_from_state_dict(state, prefix, *args)  # type: ignore[no-untyped-call]
+                resized = buffer.new_zeros(rows, *buffer.shape[1:])
+                resized[:kept] = buffer[:kept]
+                self.register_buffer(name, resized)
 
     def _merge_oldest(self) -> None:
         """Add up neighbours among the oldest half: the sum over all lessons stays as it is."""
@@ -149,3 +145,22 @@ class Lessons(nn.Module):
         for name in ("coefficients", "averaged"):
             column = self.column(name)
             column.copy_(matrix @ column)
+
+    # --- files: a ledger is as long as what was taught ---
+
+    def with_rows(self, rows: int) -> dict[str, Tensor]:
+        """Return tensors of the shapes that a ledger of so many rows has, without contents."""
+        return {
+            name: buffer.new_empty(
+                (rows, *buffer.shape[1:]) if name != "_size" else (), device="meta"
+            )
+            for name, buffer in self.named_buffers()
+        }
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        loaded = state_dict.get(f"{prefix}episodes")
+        if loaded is not None and loaded.ndim == 1 and loaded.shape[0] != self.rows:
+            self._allocate(loaded.shape[0])
+        super()._load_from_state_dict(state_dict, prefix, *arguments)

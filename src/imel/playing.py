@@ -1,18 +1,61 @@
-"""Playing an environment: making one copy of it."""
+"""Playing an environment: one copy of it, and an episode step by step."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
+from numpy.typing import NDArray
 
 from imel.errors import ImelError
 
+Array = NDArray[Any]
 Environment = gymnasium.Env[Any, Any]
 
+LONGEST = 10_000
+"""Steps after which an episode is left, whatever the environment says."""
 _DRAWN = 360
 """Pixels of a picture that MuJoCo draws."""
+
+
+class Step(NamedTuple):
+    """One step of an episode."""
+
+    observation: Array  # [d_s] float32, before the action
+    action: Array  # [d_a] in the environment's units
+    reward: float
+    next_observation: Array  # [d_s] float32
+    terminated: bool
+    truncated: bool
+
+
+def play(
+    env: Environment, act: Callable[[Array], Array], seed: int, longest: int | None = None
+) -> Iterator[Step]:
+    """Play one episode. `act` maps an observation to an action in the environment's units.
+
+    `act` is called while the environment is still in the observed state, and may draw it.
+    """
+    observation = np.asarray(env.reset(seed=seed)[0], np.float32)
+    for _ in range(longest or LONGEST):
+        action = act(observation)
+        following, reward, terminated, truncated, _ = env.step(action)
+        following = np.asarray(following, np.float32)
+        yield Step(observation, action, float(reward), following, terminated, truncated)
+        if terminated or truncated:
+            return
+        observation = following
+
+
+def require_spaces(model: Any, env: Any, env_id: str) -> None:
+    """Refuse an environment whose observations or actions are not those of a model or policy."""
+    for name, verb in (("observation_space", "observes"), ("action_space", "has actions")):
+        mine, theirs = getattr(model, name).shape, getattr(env, name).shape
+        if mine != theirs:
+            raise ImelError(f"the model was not made for {env_id}: it {verb} {mine}, not {theirs}")
 
 
 def make_environment(env_id: str, rendered: bool) -> Environment:

@@ -51,6 +51,15 @@ class RandomFeatures(nn.Module):
         features[:, inputs + 1 :] = waves
         return features
 
+    def gradient(self, states: Tensor, coefficients: Tensor) -> Tensor:
+        """Return d phi(z)^T theta / d z at normalised states."""  # [T, d_s] -> [T, d_a, d_s]
+        inputs = states.shape[1]
+        linear, random = coefficients[1 : inputs + 1], coefficients[inputs + 1 :]
+        inside = states.clamp(-_REACH, _REACH)
+        slopes = 1.0 - torch.tanh(inside @ self.directions + self.offsets).square()  # [T, m]
+        bent = torch.einsum("sm,tm,ma->tas", self.directions, slopes, random)
+        return (linear.T + bent) * (inside == states)[:, None]  # beyond the reach nothing changes
+
 
 @dataclass(frozen=True)
 class _Block:

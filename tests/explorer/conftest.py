@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 import explorer.drawn  # noqa: F401  # registers the environment
 from imel.cli.main import main
-from imel.explorer.packing import unpack
+from imel.explorer.answers import unpack
 from imel.explorer.server import make_app
 from imel.explorer.session import Session
-from imel.runs.stored import find_files
+from imel.runs.stored import find_run
 
 HOST = "127.0.0.1:8642"
 OWN = {"X-Imel-Explorer": "1"}
@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def session(run: Path) -> Iterator[Session]:
-    opened = Session(find_files(run, None))
+    opened = Session(find_run(run))
     yield opened
     opened.close()
 

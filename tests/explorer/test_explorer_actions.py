@@ -18,9 +18,10 @@ from explorer.drawn import STEPS, DrawnEnv
 from imel.explain import explain
 from imel.explorer.episodes import Episode, record
 from imel.explorer.insight import Insight
-from imel.explorer.session import EVALUATION_SEED, Session
+from imel.explorer.session import Session
 from imel.policy import MkiPolicy
-from imel.runs.stored import find_files
+from imel.runs.evaluation import EVALUATION_SEED
+from imel.runs.stored import find_run
 
 STATE = np.array([0.3, -0.4], dtype=np.float32)
 
@@ -69,7 +70,7 @@ def asked(
     """The policy of a run with either update; the kernel of an anchored one is heard."""
     if request.param == "plain":
         run = train(tmp_path_factory.mktemp("explored") / "plain", "--preset", "plain")
-    opened = Session(find_files(run, None))
+    opened = Session(find_run(run))
     insight = opened.prepare()
     assert insight.policy.update == request.param
     if isinstance(insight.policy, MkiPolicy) and request.param == "anchored":
@@ -302,7 +303,7 @@ def test_forgetting_changes_the_return(page: Page) -> None:
 
 def test_a_policy_without_weights_still_has_a_map_and_actions(tmp_path: Path) -> None:
     folder = train(tmp_path / "np", "--policy", "np", "--total-timesteps", "384")
-    session = Session(find_files(folder, None))
+    session = Session(find_run(folder))
     page = Page(session)
     described = page.get("model", model=page.newest)
     assert not described["weighted"]
@@ -322,7 +323,7 @@ def test_a_model_that_remembers_nothing_yet_says_so(tmp_path: Path) -> None:
     env = DrawnEnv()
     path = tmp_path / "empty.safetensors"
     MkiPolicy(env.observation_space, env.action_space, memory_size=8).save(str(path))
-    session = Session(find_files(path, "explorer.drawn:Drawn-v0"))
+    session = Session(find_run(path, "explorer.drawn:Drawn-v0"))
     page = Page(session)
     session.prepare()
     assert page.get("model", model="m0")["rows"] == 0

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.explorer import Served
 from explorer.conftest import train
 from imel.explorer.session import Session
-from imel.runs.stored import find_files
+from imel.runs.stored import find_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, FloatRect, ViewportSize
@@ -41,7 +41,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
-    session = Session(find_files(run, None))
+    session = Session(find_run(run))
     session.prepare()
     with Served(session) as served:
         yield served.address
@@ -306,7 +306,7 @@ def test_a_policy_without_weights_shows_its_actions_and_says_so(
     browser: Browser, tmp_path: Path
 ) -> None:
     folder = train(tmp_path / "np", "--policy", "np", "--total-timesteps", "384")
-    session = Session(find_files(folder, None))
+    session = Session(find_run(folder))
     session.prepare()
     with Served(session) as served:
         visit = Visit(browser, served.address, 1280, "dark")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from PIL import Image
 
 from explorer.conftest import Page
 from imel.errors import ImelError
+from imel.explorer.answers import pack, unpack
 from imel.explorer.jobs import Job, Jobs
-from imel.explorer.packing import pack, unpack
 from imel.explorer.session import Recent, Session
 from imel.pictures.rendering import (
     UnclearStateError,
@@ -26,7 +27,7 @@ from imel.pictures.rendering import (
     prepare_drawing,
 )
 from imel.playing import make_environment
-from imel.runs.stored import find_files
+from imel.runs.stored import find_run
 
 
 def test_a_run_lists_its_checkpoints_in_order_with_the_final_model_last(page: Page) -> None:
@@ -51,7 +52,7 @@ def test_a_damaged_checkpoint_is_named_and_the_others_still_open(run: Path, tmp_
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     first = sorted((copy / "checkpoints").iterdir())[0]
     first.write_bytes(first.read_bytes()[:1000])
-    session = Session(find_files(copy, None))
+    session = Session(find_run(copy))
     page = Page(session)
     models = page.get("run")["models"]
     assert first.name in models[0]["problem"]
@@ -64,7 +65,7 @@ def test_a_damaged_checkpoint_is_named_and_the_others_still_open(run: Path, tmp_
 def test_a_run_that_was_killed_is_shown_from_its_checkpoints(run: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     (copy / "model.safetensors").unlink()
-    files = find_files(copy, None)
+    files = find_run(copy)
     assert [model.iteration for model in files.models] == [3, 6, 9]
 
 
@@ -72,18 +73,18 @@ def test_a_model_file_alone_has_no_curve_and_needs_an_environment_to_play(
     run: Path, tmp_path: Path
 ) -> None:
     alone = Path(shutil.copy(run / "model.safetensors", tmp_path / "alone.safetensors"))
-    session = Session(find_files(alone, None))
+    session = Session(find_run(alone))
     page = Page(session)
     assert page.get("run")["curve"] is None
     assert "--env" in page.refused_post("play", model="m0")
     session.close()
-    named = Session(find_files(alone, "explorer.drawn:Drawn-v0"))
+    named = Session(find_run(alone, "explorer.drawn:Drawn-v0"))
     Page(named).played("m0")
     named.close()
 
 
 def test_a_model_for_another_environment_is_refused_by_the_job(run: Path) -> None:
-    session = Session(find_files(run, "Pendulum-v1"))
+    session = Session(find_run(run, "Pendulum-v1"))
     page = Page(session)
     ended = page.finish(page.post("play", model="m0")["job"])
     assert ended["state"] == "failed"
@@ -247,9 +248,9 @@ def test_packed_arrays_come_back_and_are_aligned() -> None:
 
 
 def test_the_page_can_stop_a_job(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(*arguments: Any) -> None:
+    def endless(*arguments: Any, progress: Callable[[float], None]) -> None:
         while True:
-            arguments[-1](0.25)
+            progress(0.25)
 
     monkeypatch.setattr("imel.explorer.session.evaluate", endless)
     job = page.post("evaluate", model=page.newest, episodes=1)["job"]

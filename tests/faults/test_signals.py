@@ -44,7 +44,7 @@ def test_fault_17_a_signal_in_the_last_rollout_does_not_pass_for_the_end(
 ) -> None:
     run = tmp_path / "run"
     # Two environments: the 1,260th step of each is past the 2,500 asked for, inside an iteration
-    late = AtCall("imel.runs.signals", "StopOnSignal", "_on_step", 1260, signal.SIGTERM)
+    late = AtCall("imel.runs.running", "StopOnSignal", "_on_step", 1260, signal.SIGTERM)
     stopped = train(run, late)
     assert stopped.wait() == 143, stopped.text
     last = go_on(run)

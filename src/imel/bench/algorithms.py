@@ -11,9 +11,12 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import tomllib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Protocol
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
@@ -22,46 +25,47 @@ from torch import nn
 from imel.algorithm import IMeL
 from imel.bench.random_actions import RandomActions
 from imel.bench.tasks import Task
-from imel.bench.zoo import PPO, PPO_DEFAULT, TRPO, TRPO_DEFAULT
 from imel.environments import SideBySide
 from imel.errors import ImelError, nearest_name
 from imel.policy import POLICIES
 
+_PUBLISHED = tomllib.loads((resources.files("imel.bench") / "zoo.toml").read_text())
+"""Settings of the baselines by algorithm and task."""
 
-class Algorithm(Protocol):
-    """What the bench needs to know of an algorithm."""
 
-    @property
-    def adjustable(self) -> bool:
-        """Whether a user can override its settings."""
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """An algorithm of the bench, or a variant of one with some settings fixed."""
 
-    @property
-    def learns(self) -> bool:
-        """Whether it takes steps to learn; one that does not is only evaluated."""
+    fixed: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    adjustable = True
+    """Whether a user can override its settings."""
+    learns = True
+    """Whether it takes steps to learn; one that does not is only evaluated."""
 
+    @abstractmethod
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Everything `make` needs beside task and seed, as plain data."""
 
+    @abstractmethod
     def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
         """A new model on its own environments."""
 
 
 @dataclass(frozen=True)
-class ImelAlgorithm:
+class ImelAlgorithm(Algorithm):
     """IMeL with one of its policies at their defaults."""
 
     policy: str
-    adjustable = learns = True
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Settings and policy options; an override may name either."""
         policy_class = POLICIES[self.policy]
+        changes = {**self.fixed, **overrides}
         option_names = {field.name for field in fields(policy_class.options_class)}
-        options = {name: value for name, value in overrides.items() if name in option_names}
-        changes: Any = {
-            name: value for name, value in overrides.items() if name not in option_names
-        }
-        model = IMeL(self.policy, None, policy_kwargs=options, _init_setup_model=False, **changes)
+        options = {name: changes.pop(name) for name in list(changes) if name in option_names}
+        settings: Any = changes
+        model = IMeL(self.policy, None, policy_kwargs=options, _init_setup_model=False, **settings)
         complete = {
             "policy": self.policy,
             "policy_kwargs": asdict(policy_class.make_options(options)),
@@ -77,18 +81,18 @@ class ImelAlgorithm:
 
 
 @dataclass(frozen=True)
-class Baseline:
+class Baseline(Algorithm):
     """An algorithm of Stable-Baselines3 with published settings; only a variant changes them."""
 
     module: str
     class_name: str
-    by_task: Mapping[str, Mapping[str, Any]]
-    default: Mapping[str, Any]
-    adjustable, learns = False, True
+    adjustable = False
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """The published settings for the task, or for its kind."""
-        return {**self.by_task.get(task.name, self.default), **overrides}
+        published = _PUBLISHED[self.class_name.lower()]
+        settings: dict[str, Any] = published.get(task.name, published["default"])
+        return {**settings, **self.fixed, **overrides}
 
     def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
         """A new model; observations and rewards are normalised as in the zoo."""
@@ -108,46 +112,18 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Chance:
+class Chance(Algorithm):
     """Acts at random: what a score of zero is."""
 
     adjustable = learns = False
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """There are none."""
-        del task, overrides
         return {}
 
     def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
         """A model with nothing to learn."""
-        del settings
         return RandomActions(task.make_vector(1, seed), seed)
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Another algorithm with some of its settings fixed."""
-
-    base: Algorithm
-    fixed: Mapping[str, Any]
-
-    @property
-    def adjustable(self) -> bool:
-        """As its base."""
-        return self.base.adjustable
-
-    @property
-    def learns(self) -> bool:
-        """As its base."""
-        return self.base.learns
-
-    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """The base's, with what is fixed, and with what is overridden beside."""
-        return self.base.settings(task, {**self.fixed, **overrides})
-
-    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
-        """A new model of the base."""
-        return self.base.make(task, settings, seed)
 
 
 ALGORITHMS: dict[str, Algorithm] = {
@@ -157,8 +133,8 @@ ALGORITHMS: dict[str, Algorithm] = {
     "regressor": ImelAlgorithm("RegressorPolicy"),
     "nearest": ImelAlgorithm("NearestPolicy"),
     "ridge": ImelAlgorithm("RidgePolicy"),
-    "trpo": Baseline("sb3_contrib", "TRPO", TRPO, TRPO_DEFAULT),
-    "ppo": Baseline("stable_baselines3", "PPO", PPO, PPO_DEFAULT),
+    "trpo": Baseline("sb3_contrib", "TRPO"),
+    "ppo": Baseline("stable_baselines3", "PPO"),
     "random": Chance(),
 }
 
@@ -172,7 +148,7 @@ def find_algorithm(name: str) -> Algorithm:
     """The algorithm or variant of this name; refuses one that is unknown or not installed."""
     if name in VARIANTS:
         base, fixed = VARIANTS[name]
-        return Variant(find_algorithm(base), fixed)
+        return replace(find_algorithm(base), fixed=fixed)
     if name not in ALGORITHMS:
         raise ImelError(
             f"unknown algorithm '{name}'; {nearest_name(name, [*ALGORITHMS, *VARIANTS])}"

@@ -5,12 +5,14 @@ Whoever launches again gets on with what is missing from the store.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from imel.bench.algorithms import Algorithm, find_algorithm
 from imel.bench.pool import Failure, Finished, Pool
+from imel.bench.processes import Processes
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
@@ -89,3 +91,16 @@ def launch(runs: Iterable[Run], store: Store, pool: Pool, listener: Listener) ->
 
 def _failed(run: Run, failure: Failure) -> dict[str, Any]:
     return run.identity() | {"overrides": dict(run.overrides), "final": False} | vars(failure)
+
+
+def choose_pool(ray: str | None, jobs: int | None) -> Pool:
+    """Processes of this machine, or the Ray cluster at an address; a core each, all by default."""
+    if ray is None:
+        return Processes(jobs or _cores())
+    from imel.bench.ray_pool import RayPool
+
+    return RayPool(ray, jobs)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

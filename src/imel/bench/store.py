@@ -66,11 +66,9 @@ class Store:
                     return row
         return None
 
-    def finished(
-        self, task: str, algorithm: str, settings_hash: str, seed: int, steps: int
-    ) -> bool:
-        """Whether there is nothing left to do for this run."""
-        return self.final_row(task, algorithm, settings_hash, seed, steps) is not None
+    def finished(self, *run: Any, **named: Any) -> bool:
+        """Whether there is nothing left to do for a run, told as to `final_row`."""
+        return self.final_row(*run, **named) is not None
 
 
 def _stem(run: tuple[object, ...]) -> str:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import tyro
+from rich.console import Console
 
 from imel.errors import SettingsError, nearest_name
+
+RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+"""A run directory, or a model file."""
+EnvironmentId = Annotated[str | None, tyro.conf.arg(metavar="ENV")]
+Flag = tyro.conf.FlagCreatePairsOff[bool]
+Number = Annotated[int | None, tyro.conf.arg(metavar="N")]
+_PIPE_WIDTH = 160
+"""Of tables where there is no terminal."""
 
 
 def parse(argument_class: type[Any], argv: Sequence[str], prog: str, description: str) -> Any:
@@ -82,3 +93,41 @@ def _first_paragraph(box: str) -> str:
             break
         words += content.split()
     return " ".join(words) or "invalid arguments"
+
+
+def require_at_least(arguments: Any, **least: int) -> None:
+    """Refuse numbers that are too small; those that were not given are None."""
+    for name, bound in least.items():
+        value = getattr(arguments, name)
+        if value is not None and value < bound:
+            raise SettingsError(f"{name}={value} must be at least {bound}")
+
+
+def settings_from(items: Sequence[str]) -> dict[str, Any]:
+    """Settings as typed on the command line: JSON where they are, text (schedules) elsewhere."""
+    settings: dict[str, Any] = {}
+    for item in items:
+        key, equals, text = item.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {item}: not of the form KEY=VALUE")
+        try:
+            settings[key] = json.loads(text)
+        except json.JSONDecodeError:
+            settings[key] = text
+    return settings
+
+
+def refuse_repeated_flags(argv: Sequence[str]) -> None:
+    """The parser would keep the last and drop the others without a word."""
+    flags = [word.partition("=")[0] for word in argv if word.startswith("--")]
+    for flag in flags:
+        if flags.count(flag) > 1:
+            raise SettingsError(f"{flag} is given twice; put all its values behind one")
+
+
+def wide_console() -> Console:
+    """A console for tables, wide enough for them in a pipe."""
+    console = Console()
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    return console

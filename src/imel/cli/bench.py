@@ -10,12 +10,19 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from imel.bench.launch import grid, launch, unfinished
+from imel.bench.launch import choose_pool, grid, launch, unfinished
 from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store, identity
 from imel.bench.suites import Suite, find_suite
-from imel.cli.arguments import parse
-from imel.cli.pools import PIPE_WIDTH, choose_pool, refuse_repeated_flags, settings_from
+from imel.cli.arguments import (
+    Flag,
+    Number,
+    parse,
+    refuse_repeated_flags,
+    require_at_least,
+    settings_from,
+    wide_console,
+)
 from imel.errors import SettingsError
 from imel.report.results import gather
 from imel.report.table import tables
@@ -56,11 +63,11 @@ class BenchArguments:
     """Of ridge, mki, np, anp, nearest, regressor (IMeL), trpo, ppo, random; or a variant's name."""
     seeds: Annotated[tuple[int, ...] | None, _of_suite("N ...")] = None
     """One run for each."""
-    steps: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    steps: Number = None
     """Environment steps of every run; by default the task's own."""
-    n_envs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    n_envs: Number = None
     """Environments IMeL steps together; the same as --set n_envs=N."""
-    jobs: Annotated[int | None, tyro.conf.arg(metavar="N")] = None
+    jobs: Number = None
     """Runs at a time, each on one core; by default as many as there are cores."""
     ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster: "local" starts one here, else "auto", HOST:PORT or ray://HOST:PORT."""
@@ -69,21 +76,19 @@ class BenchArguments:
     runs/bench without one."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()
     """Settings of IMeL, or options of its policy. The baselines are not changed."""
-    quick: tyro.conf.FlagCreatePairsOff[bool] = False
+    quick: Flag = False
     """Only see that it runs: two tasks and seeds for 10k steps of a suite, else a seed for 4096."""
-    table: tyro.conf.FlagCreatePairsOff[bool] = False
+    table: Flag = False
     """Run nothing; print what is in the store."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     refuse_repeated_flags(argv)
     arguments: BenchArguments = parse(BenchArguments, argv, "imel bench", _DESCRIPTION)
     _check(arguments)
     suite = _chosen(arguments)
-    console = Console()
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
+    console = wide_console()
     store = Store(suite.store)
     if arguments.table:
         if not store.folder.is_dir():
@@ -109,10 +114,7 @@ def _chosen(arguments: BenchArguments) -> Suite:
 
 
 def _check(arguments: BenchArguments) -> None:
-    for name in ("steps", "jobs", "n_envs"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise SettingsError(f"{name}={value} must be at least 1")
+    require_at_least(arguments, steps=1, jobs=1, n_envs=1)
     for name in ("tasks", "algorithms", "seeds"):
         if getattr(arguments, name) == ():
             raise SettingsError(f"--{name} names none")

@@ -5,14 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
 import torch
-import tyro
 
-from imel.cli.arguments import parse
-from imel.errors import ImelError, SettingsError
+from imel.cli.arguments import EnvironmentId, Flag, RunPath, parse, require_at_least
 from imel.runs.evaluation import EVALUATION_SEED, evaluate, record_video
 from imel.runs.stored import find_run
 
@@ -30,43 +26,43 @@ examples:
 class EvalArguments:
     """What is played, and how often."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunPath
     """A run directory, or a model file."""
     episodes: int = 20
     """Episodes to play with the mean action, and again with sampled ones."""
     seed: int = EVALUATION_SEED
     """Seed of the episodes. The default is that of the evaluation after training."""
-    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    env: EnvironmentId = None
     """Environment id, if not the one the run was trained on."""
-    json: tyro.conf.FlagCreatePairsOff[bool] = False
+    json: Flag = False
     """Print JSON, with every episode's return and length."""
-    video: tyro.conf.FlagCreatePairsOff[bool] = False
+    video: Flag = False
     """Also record one deterministic episode into the run directory."""
     threads: int = 1
     """Threads of the linear algebra."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     arguments: EvalArguments = parse(EvalArguments, argv, "imel eval", _DESCRIPTION)
-    for name in ("episodes", "threads"):
-        if getattr(arguments, name) < 1:
-            raise SettingsError(f"{name}={getattr(arguments, name)} is less than 1")
+    require_at_least(arguments, episodes=1, threads=1)
     torch.set_num_threads(arguments.threads)
-    stored = find_run(arguments.run)
-    env = arguments.env or stored.env
-    if env is None:
-        raise ImelError(f"no config.json beside {stored.model_path}: name the environment by --env")
+    stored = find_run(arguments.run, arguments.env)
+    env = stored.environment()
     model = stored.load()
     played = {
-        kind: evaluate(model, env, arguments.episodes, arguments.seed, kind == "deterministic")
+        kind: evaluate(
+            model.policy, env, arguments.episodes, arguments.seed, kind == "deterministic"
+        )
         for kind in ("deterministic", "stochastic")
     }
     if not arguments.json:
         print(f"{env}, {arguments.episodes} episodes, model after {model.num_timesteps:,} steps")
         for kind, returns in played.items():
             print(f"{kind:<13}  return {returns}")
-    video = record_video(model, env, stored.folder, arguments.seed) if arguments.video else None
+    video = (
+        record_video(model.policy, env, stored.folder, arguments.seed) if arguments.video else None
+    )
     if arguments.json:
         document = {
             "env": env,

@@ -7,16 +7,15 @@ import importlib.util
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import torch
 import tyro
 
-from imel.cli.arguments import parse
+from imel.cli.arguments import EnvironmentId, Flag, RunPath, parse, require_at_least
 from imel.errors import ImelError, SettingsError
 from imel.pictures.rendering import prepare_drawing
-from imel.runs.stored import find_files
+from imel.runs.stored import find_run
 
 _DESCRIPTION = """\
 Open a local web page over a run: a map of its memories, and for every step of an episode the
@@ -33,15 +32,15 @@ examples:
 class ExploreArguments:
     """What is shown, and where it is served."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunPath
     """A run directory, or a model file."""
-    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    env: EnvironmentId = None
     """Environment id, if not the one the run was trained on."""
     port: Annotated[int | None, tyro.conf.arg(metavar="PORT")] = None
     """Port to listen on. By default the first free one from 8642 on."""
     host: str = "127.0.0.1"
     """Address to listen on. Other machines cannot reach the default."""
-    allow_remote: tyro.conf.FlagCreatePairsOff[bool] = False
+    allow_remote: Flag = False
     """Allow a --host that other machines can reach. Whoever can, may use the page."""
     browser: bool = True
     """Open the page in the default browser."""
@@ -50,10 +49,9 @@ class ExploreArguments:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     arguments: ExploreArguments = parse(ExploreArguments, argv, "imel explore", _DESCRIPTION)
-    if arguments.threads < 1:
-        raise SettingsError(f"threads={arguments.threads} is less than 1")
+    require_at_least(arguments, threads=1)
     if arguments.port is not None and not 1 <= arguments.port < 1 << 16:
         raise SettingsError(f"port={arguments.port} is not between 1 and {(1 << 16) - 1}")
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
@@ -66,7 +64,7 @@ def run(argv: Sequence[str]) -> int:
     from imel.explorer.session import Session
 
     check_host(arguments.host, arguments.allow_remote)
-    session = Session(find_files(arguments.run, arguments.env))
+    session = Session(find_run(arguments.run, arguments.env))
     try:
         memories = session.prepare().rows  # a damaged model is refused here
         with open_port(arguments.host, arguments.port) as listener:

@@ -12,7 +12,7 @@ import torch
 import tyro
 
 from imel.algorithm import IMeL
-from imel.cli.arguments import parse
+from imel.cli.arguments import EnvironmentId, RunPath, parse, require_at_least
 from imel.datasets import (
     Columns,
     memory_columns,
@@ -21,9 +21,8 @@ from imel.datasets import (
     write_parquet,
     write_projector,
 )
-from imel.datasets.columns import Array
 from imel.datasets.minari_files import minari_path
-from imel.errors import ImelError, SettingsError
+from imel.errors import ImelError
 from imel.explorer.insight import Insight
 from imel.explorer.memory_map import make_plane
 from imel.runs import layout
@@ -51,7 +50,7 @@ examples:
 class ExportArguments:
     """What is written, and where."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunPath
     """A run directory, or a model file."""
     format: Literal["parquet", "minari", "projector"] = "parquet"
     """What the files are made for."""
@@ -62,23 +61,19 @@ class ExportArguments:
     of the id before /memory-v0, by default imel/ENV-POLICY-seedN."""
     seed: int = EVALUATION_SEED
     """Seed of the first episode; each further one has the next."""
-    env: Annotated[str | None, tyro.conf.arg(metavar="ENV")] = None
+    env: EnvironmentId = None
     """Environment id, if not the one the run was trained on."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     arguments: ExportArguments = parse(ExportArguments, argv, "imel export", _DESCRIPTION)
-    if arguments.episodes < 0:
-        raise SettingsError(f"episodes={arguments.episodes} is less than 0")
+    require_at_least(arguments, episodes=0)
     torch.set_num_threads(1)
-    stored = find_run(arguments.run)
-    env = arguments.env or stored.env
-    if env is None and arguments.episodes:
-        raise ImelError(
-            f"no config.json beside {stored.model_path}: name the environment by --env, or export "
-            "the memory alone by --episodes 0"
-        )
+    stored = find_run(arguments.run, arguments.env)
+    if arguments.episodes:
+        stored.environment(", or export the memory alone by --episodes 0")
+    env = stored.env
     model = stored.load()
     parts = {"memory": memory_columns(model.policy.memory)}
     target = _target(arguments, stored, model)  # refused before anything is played
@@ -95,9 +90,11 @@ def run(argv: Sequence[str]) -> int:
             )
             print(f"{name}: {len(columns['states']):,} transitions in {minari_path(name)}")
     elif arguments.format == "parquet":
-        _write_parquet(Path(target), model, parts, document)
+        _write_parquet(Path(target), Insight(model.policy), parts, document)
     else:
-        vectors = {source: _vectors(model, columns) for source, columns in parts.items()}
+        insight = Insight(model.policy)
+        space = insight.features if insight.has_features else insight.normalised
+        vectors = {source: space(columns["states"]) for source, columns in parts.items()}
         write_projector(Path(target), vectors, parts)
         print(f"{target}: show it by tensorboard --logdir {target}")
     return 0
@@ -120,14 +117,14 @@ def _target(arguments: ExportArguments, stored: StoredRun, model: IMeL) -> str:
 
 def _dataset_name(stored: StoredRun, model: IMeL) -> str:
     policy = type(model.policy).__name__.removesuffix("Policy").lower()
-    name = "-".join([*([stored.env] if stored.env else []), policy, f"seed{model.seed}"])
+    env = stored.config.get("env")
+    name = "-".join([*([env] if env else []), policy, f"seed{model.seed}"])
     return f"imel/{re.sub(r'[^-_a-zA-Z0-9]', '-', name)}"
 
 
 def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]:
     """What made the rows."""
     space: Any = model.action_space
-    made = stored.folder / layout.PROVENANCE
     return {
         "env": env,
         "policy": type(model.policy).__name__,
@@ -139,15 +136,14 @@ def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]
         "action_low": space.low.tolist(),
         "action_high": space.high.tolist(),
         "units": "actions, means and stds: the action range is [-1, 1]",
-        "run": layout.read_json(made) if made.is_file() else None,
+        "run": layout.read_table(stored.folder / layout.PROVENANCE) or None,
         "export": provenance(),
     }
 
 
 def _write_parquet(
-    folder: Path, model: IMeL, parts: dict[str, Columns], document: dict[str, Any]
+    folder: Path, insight: Insight, parts: dict[str, Columns], document: dict[str, Any]
 ) -> None:
-    insight = Insight(model.policy)
     plane = make_plane(insight, "features" if insight.has_features else "states")
     about = {**document, "projection": list(plane.labels)}
     for source, columns in parts.items():
@@ -156,10 +152,3 @@ def _write_parquet(
         path = folder / f"{source}.parquet"
         write_parquet(path, columns, {**about, "source": source}, extra)
         print(f"{path}: {len(columns['states']):,} transitions")
-
-
-def _vectors(model: IMeL, columns: Columns) -> Array:
-    """u of the states in the learned kernel, or the normalised states where there is none."""
-    insight = Insight(model.policy)
-    features = insight.features(columns["states"])
-    return insight.normalised(columns["states"]) if features is None else features

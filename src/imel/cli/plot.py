@@ -10,11 +10,10 @@ from typing import Annotated
 import torch
 import tyro
 
-from imel.cli.arguments import parse
+from imel.cli.arguments import RunPath, parse
 from imel.errors import ImelError
-from imel.pictures.animation import save_animation
-from imel.pictures.run import DOTS_PER_INCH, draw_run
-from imel.pictures.training import training_surfaces, update_step
+from imel.pictures.run import DOTS_PER_INCH, draw_run, training_surfaces, update_step
+from imel.pictures.surface import save_animation
 from imel.pictures.update import update_figure
 from imel.runs import layout
 from imel.runs.stored import find_run
@@ -56,7 +55,7 @@ examples:
 class PlotArguments:
     """What is drawn."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunPath
     """A run directory, or a model file in one."""
     action: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
     """The action dimension to show, from 0. By default the one that varies most in memory."""
@@ -80,7 +79,7 @@ class UpdateArguments(AnimationArguments):
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     torch.set_num_threads(1)
     kinds: dict[str, Callable[[Sequence[str]], Path]] = {
         "update": _draw_update,

@@ -35,7 +35,7 @@ class PullArguments:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     arguments: PullArguments = parse(PullArguments, argv, "imel pull", _DESCRIPTION)
     folder = arguments.run_dir or Path("runs", Path(arguments.repo).name)
     left_out = pull_from_hub(arguments.repo, folder, revision=arguments.revision)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from imel.cli.arguments import parse
+from imel.cli.arguments import Flag, RunPath, parse
 from imel.hub import push_to_hub
 
 _DESCRIPTION = """\
@@ -26,18 +25,18 @@ examples:
 class PushArguments:
     """What is published, and where."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunPath
     """The run directory."""
     repo: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="REPO")]
     """USER/NAME on the hub; or a folder, if it begins with a dot, a slash or a tilde."""
-    public: tyro.conf.FlagCreatePairsOff[bool] = False
+    public: Flag = False
     """Make a new repository public. One that exists stays as it is."""
     license: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """The licence of the model as the hub calls it, such as mit. By default none is given."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     arguments: PushArguments = parse(PushArguments, argv, "imel push", _DESCRIPTION)
     place = push_to_hub(
         arguments.run, arguments.repo, private=not arguments.public, licence=arguments.license

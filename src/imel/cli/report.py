@@ -12,7 +12,6 @@ import tyro
 
 from imel.bench.store import Store
 from imel.cli.arguments import parse
-from imel.cli.marks import around_marks
 from imel.errors import ImelError, SettingsError
 from imel.persistence.files import write_atomically
 from imel.report.document import PAPER_FIGURES, make_report, paper_figure, png
@@ -48,7 +47,7 @@ class ReportArguments:
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     name = argv[0] if argv and argv[0] in PAPER_FIGURES else None
     words = argv[1:] if name else argv
     arguments: ReportArguments = parse(ReportArguments, words, "imel report", _DESCRIPTION)
@@ -86,3 +85,13 @@ def _report_files(results: Results, arguments: ReportArguments, out: Path) -> di
         print(f"note: {note}")
     files = {out / name: png(figure) for name, figure in report.figures.items()}
     return files | {page: (before + report.body + after).encode()}
+
+
+def around_marks(page: Path, name: str) -> tuple[str, str]:
+    """The page up to and with the first mark of this name, and from the second."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    before, found_begin, rest = page.read_text(encoding="utf-8").partition(begin)
+    _, found_end, after = rest.partition(end)
+    if not (found_begin and found_end):
+        raise SettingsError(f"{page} lacks the lines '{begin}' and '{end}'")
+    return f"{before}{begin}\n\n", f"\n{end}{after}"

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
 
 import torch
-import tyro
 
-from imel.cli.arguments import parse
+from imel.cli.arguments import Flag, RunPath, parse
 from imel.cli.train import plan_from_arguments, resume_run
 from imel.errors import ImelError
 from imel.runs import layout
@@ -28,16 +25,16 @@ examples:
 class ResumeArguments:
     """Which run, and what is tolerated."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: RunPath
     """The run directory."""
-    allow_differences: tyro.conf.FlagCreatePairsOff[bool] = False
+    allow_differences: Flag = False
     """Go on although library versions differ. The end is then another one."""
-    fall_back: tyro.conf.FlagCreatePairsOff[bool] = False
+    fall_back: Flag = False
     """If the newest checkpoint is damaged, use the newest that is whole."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     arguments: ResumeArguments = parse(ResumeArguments, argv, "imel resume", _DESCRIPTION)
     config = arguments.run / layout.CONFIG
     if not config.is_file():

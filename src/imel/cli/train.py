@@ -19,18 +19,17 @@ import tyro
 from rich.console import Console
 
 from imel.algorithm import IMeL
-from imel.cli.arguments import parse, peek
+from imel.cli.arguments import Flag, parse, peek
 from imel.errors import CheckpointError, ImelError, SettingsError
 from imel.persistence.resume import differences, latest_checkpoint, version_differences
 from imel.pictures.run import draw_run
 from imel.policy import ImelPolicy
+from imel.policy.refusal import refuse_unused
 from imel.runs import layout
-from imel.runs.config import read_config, settings_in
-from imel.runs.plan import Plan, RunArguments, checked, find_policy
+from imel.runs.plan import Plan, RunArguments, checked, find_policy, read_config, settings_in
 from imel.runs.provenance import provenance
 from imel.runs.running import evaluate_run, learn, make_model
 from imel.settings import Settings
-from imel.settings.refusal import refuse_unused
 
 _DESCRIPTION = """\
 Learn a policy on a Gymnasium environment, evaluate it and draw it.
@@ -57,19 +56,19 @@ class FileArguments:
 
     run_dir: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder of the run. By default a new one: runs/ENV-POLICY-seedN."""
-    overwrite: tyro.conf.FlagCreatePairsOff[bool] = False
+    overwrite: Flag = False
     """Replace the run in the folder named by --run-dir. Only a run's own files are removed."""
-    resume: tyro.conf.FlagCreatePairsOff[bool] = False
+    resume: Flag = False
     """Continue the run in --run-dir from its last checkpoint, bit for bit; start it if there is
     none."""
-    allow_differences: tyro.conf.FlagCreatePairsOff[bool] = False
+    allow_differences: Flag = False
     """Resume although settings or library versions differ. The end is then another one."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Take settings from a file, such as another run's config.json. Flags win."""
 
 
 def run(argv: Sequence[str]) -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     plan, files = plan_from_arguments(argv)
     torch.set_num_threads(plan.run.threads)
     if files.resume:
@@ -88,7 +87,7 @@ def run(argv: Sequence[str]) -> int:
 def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
     """The plan behind a command line, checked, and where it is to be carried out."""
     path = peek(argv, "--config")
-    document = {} if path is None else read_config(Path(path), RunArguments)
+    document = {} if path is None else read_config(Path(path))
     policy = peek(argv, "--policy") or document.get("policy", RunArguments.policy)
     policy_class = find_policy(policy)
     _refuse_flags(argv, policy_class)

@@ -6,10 +6,9 @@ memory, played episodes -> columns -> files -> columns -> warm_start -> memory
 from imel.datasets.columns import Columns, memory_columns
 from imel.datasets.episodes import Episode
 from imel.datasets.minari_files import write_minari
-from imel.datasets.parquet import write_parquet
 from imel.datasets.played import play_episodes
-from imel.datasets.projector import write_projector
 from imel.datasets.source import read_dataset
+from imel.datasets.tables import write_parquet, write_projector
 from imel.datasets.warm_start import warm_start
 
 __all__ = [

@@ -9,12 +9,8 @@ import torch
 
 from imel.advantage import estimate_advantages
 from imel.datasets.columns import Array, Columns
-from imel.errors import ImelError
 from imel.persistence.saving import SavedAlgorithm
-from imel.playing import Environment, make_environment
-
-_LONGEST = 10_000
-"""Steps after which an episode is left, whatever the environment says."""
+from imel.playing import Environment, make_environment, play, require_spaces
 
 
 def play_episodes(model: SavedAlgorithm, env_id: str, seeds: list[int]) -> Columns:
@@ -25,44 +21,37 @@ def play_episodes(model: SavedAlgorithm, env_id: str, seeds: list[int]) -> Colum
     """
     parts = []
     with closing(make_environment(env_id, rendered=False)) as env:
-        for name in ("observation_space", "action_space"):
-            if getattr(env, name).shape != getattr(model, name).shape:
-                raise ImelError(f"the model was not made for {env_id}: its {name} differs")
+        require_spaces(model, env, env_id)
         for number, seed in enumerate(seeds):
-            parts.append(_play(model, env, seed, number))
+            parts.append(_columns(model, env, seed, number))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _play(model: SavedAlgorithm, env: Environment, seed: int, number: int) -> Columns:
+def _columns(model: SavedAlgorithm, env: Environment, seed: int, number: int) -> Columns:
     policy = model.policy
-    seen: list[Array] = []
     means, stds = [], []
-    rewards: list[float] = []
-    terminated = truncated = False
-    observation, _ = env.reset(seed=seed)
-    seen.append(np.asarray(observation, np.float32))
-    while not (terminated or truncated or len(rewards) == _LONGEST):
-        mean, std = policy.decide(torch.from_numpy(seen[-1][None]))
+
+    def act(observation: Array) -> Array:
+        mean, std = policy.decide(torch.from_numpy(observation[None]))
         means.append(mean[0].cpu().numpy())
         stds.append(std[0].cpu().numpy())
-        action = policy.to_environment(means[-1])
-        observation, reward, terminated, truncated, _ = env.step(action)
-        seen.append(np.asarray(observation, np.float32))
-        rewards.append(float(reward))
-    count = len(rewards)
+        return policy.to_environment(means[-1])
+
+    episode = list(play(env, act, seed))
+    count, last = len(episode), episode[-1]
+    seen = np.array([*(step.observation for step in episode), last.next_observation])
+    rewards = np.array([step.reward for step in episode], np.float32)
     over = np.zeros(count, np.float32)
-    over[-1] = terminated
+    over[-1] = last.terminated
     taken = np.array(means)
+    same = ("actions", "means", "behaviour_means", "improved_means")
     return {
-        "states": np.array(seen[:-1]),
-        "next_states": np.array(seen[1:]),
-        "actions": taken,
-        "means": taken,
-        "behaviour_means": taken,
-        "improved_means": taken,
+        "states": seen[:-1],
+        "next_states": seen[1:],
+        **dict.fromkeys(same, taken),
         "stds": np.array(stds),
-        "rewards": np.array(rewards, np.float32),
-        "advantages": _advantages(model, np.array(seen), np.array(rewards, np.float32), over),
+        "rewards": rewards,
+        "advantages": _advantages(model, seen, rewards, over),
         "terminated": over,
         "episodes": np.full(count, number),
         "steps": np.arange(count),

@@ -3,7 +3,7 @@
 Ray is imported when a `RaySampler` first makes environments, not before.
 """
 
+from imel.distributed.episodes import SerialSampler
 from imel.distributed.ray_sampler import RaySampler
-from imel.distributed.serial import SerialSampler
 
 __all__ = ["RaySampler", "SerialSampler"]

@@ -8,14 +8,16 @@ So wherever the environment is lost, seed, number and the actions since make it 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from imel.environments import Named
-from imel.rollout import FloatArray
+from imel.environments import Named, make_environments
+from imel.rollout import FloatArray, collect
 
 
 @dataclass
@@ -77,3 +79,14 @@ def play_again(env: Monitor[Any, Any], past: Past) -> FloatArray:
     for action in past.actions:
         observation = env.step(action)[0]
     return np.asarray(observation, dtype=np.float32)
+
+
+class SerialSampler:
+    """All environments in this process, their episodes seeded as `RaySampler` seeds them."""
+
+    collect = staticmethod(collect)
+
+    def make_environments(self, env_id: str, n_envs: int) -> VecEnv:
+        """Copies of an environment."""
+        make_environments(env_id, 1).close()  # what cannot be made is refused in one line
+        return DummyVecEnv([partial(make_seeded, env_id, index) for index in range(n_envs)])

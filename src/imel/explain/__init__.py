@@ -1,6 +1,7 @@
-"""Why this action: the memories behind an answer of the policy, and what it is without some.
+"""Why this action: what is behind an answer of the policy, and what it is without some of it.
 
-policy + observation -> influence of each memory, familiarity of the state -> Explanation
+policy + observation -> LessonExplanation of a `RidgePolicy`: the episodes that taught the action
+                     -> Explanation of one of the paper's: the memories it is interpolated from
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from typing import Any, overload
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from imel.errors import ImelError
 from imel.explain.explanation import Explanation, Kind
 from imel.explain.familiarity import Familiarity, familiarity_of
-from imel.explain.influence import influence_at
-from imel.explain.reduced import Rows, chosen_rows, policy_without
-from imel.policy import ImelPolicy
+from imel.explain.influence import explain_memories
+from imel.explain.lessons import LessonExplanation, explain_lessons
+from imel.explain.reduced import Rows, chosen_rows, policy_without, refuse_other_family
+from imel.names import DimensionNames, names_for
+from imel.policy import ImelPolicy, PaperPolicy, RidgePolicy
 
 __all__ = [
     "Explanation",
     "Familiarity",
     "Kind",
+    "LessonExplanation",
     "Many",
     "One",
     "Rows",
@@ -38,7 +41,17 @@ Many = np.ndarray[tuple[int, int], np.dtype[Any]]
 
 @overload
 def explain(
-    policy: ImelPolicy,
+    policy: RidgePolicy,
+    observation: One,
+    *,
+    without_lessons: Rows | None = None,
+    names: DimensionNames | None = None,
+) -> LessonExplanation: ...
+
+
+@overload
+def explain(
+    policy: PaperPolicy,
     observation: One,
     without: Rows | None = None,
     without_episodes: Rows | None = None,
@@ -48,10 +61,12 @@ def explain(
 @overload
 def explain(
     policy: ImelPolicy,
-    observation: Many,
+    observation: NDArray[Any],
     without: Rows | None = None,
     without_episodes: Rows | None = None,
-) -> list[Explanation]: ...
+    without_lessons: Rows | None = None,
+    names: DimensionNames | None = None,
+) -> Any: ...
 
 
 def explain(
@@ -59,16 +74,47 @@ def explain(
     observation: NDArray[Any],
     without: Rows | None = None,
     without_episodes: Rows | None = None,
-) -> Explanation | list[Explanation]:
-    """The memories behind the policy's mean at an observation, or at each of several.
+    without_lessons: Rows | None = None,
+    names: DimensionNames | None = None,
+) -> Any:
+    """Explain the policy's mean at an observation, or at each of several.
+
+    A `RidgePolicy` is explained by its lessons (`LessonExplanation`), one of the paper's policies
+    by its memories (`Explanation`).
 
     :param observation: [d_s] for one explanation, [T, d_s] for a list of them
-    :param without: rows of the memory, or a mask over them, that the policy is to do without
-    :param without_episodes: episodes it is to do without
+    :param without: rows of the memory, or a mask over them, that one of the paper's policies is to
+        do without
+    :param without_episodes: episodes whose memories one of the paper's policies is to do without
+    :param without_lessons: episodes whose lessons a `RidgePolicy` is to do without
+    :param names: names of state and action dimensions; numbers if not given
     """
+    states = _checked(policy, observation)
+    memories = without is not None or without_episodes is not None
+    refuse_other_family(policy, memories, without_lessons is not None)
+    width = states.shape[-1]
+    tensors = torch.as_tensor(states.reshape(-1, width), device=policy.device)
+    explained: list[Any]
+    if isinstance(policy, RidgePolicy):
+        if without_lessons is not None and len(without_lessons):
+            policy = policy_without(policy, lessons=without_lessons)
+        named = names or names_for(None, policy.state_dim, policy.action_dim)
+        explained = list(explain_lessons(policy, tensors, named))
+    elif isinstance(policy, PaperPolicy):
+        left_out = chosen_rows(policy, without, without_episodes)
+        kept = np.flatnonzero(~left_out)
+        if left_out.any():
+            policy = policy_without(policy, left_out)
+        explained = [explain_memories(policy, kept, state[None]) for state in tensors]
+    else:
+        raise ImelError(f"{type(policy).__name__} is neither a RidgePolicy nor a PaperPolicy")
+    return explained[0] if states.ndim == 1 else explained
+
+
+def _checked(policy: ImelPolicy, observation: NDArray[Any]) -> NDArray[Any]:
+    """Return observations; refuse what the policy cannot observe."""
     states = np.asarray(observation, dtype=np.float32)
-    assert policy.observation_space.shape is not None
-    width = policy.observation_space.shape[0]
+    width = policy.state_dim
     if states.ndim not in (1, 2) or states.shape[-1] != width:
         raise ImelError(
             f"observations of shape ({width},) are explained, or several as (T, {width}), "
@@ -76,40 +122,4 @@ def explain(
         )
     if not np.isfinite(states).all():
         raise ImelError("the observation is not finite")
-    left_out = chosen_rows(policy, without, without_episodes)
-    kept = np.flatnonzero(~left_out)
-    if left_out.any():
-        policy = policy_without(policy, left_out)
-    tensors = torch.as_tensor(states.reshape(-1, width), device=policy.device)
-    explained = [_explain(policy, kept, state[None]) for state in tensors]
-    return explained[0] if states.ndim == 1 else explained
-
-
-def _explain(policy: ImelPolicy, numbers: NDArray[Any], state: Tensor) -> Explanation:
-    """`numbers` are those of the memory's rows before some were left out."""
-    memory = policy.memory
-    mean = policy.decide(state)[0][0]
-    influence = influence_at(policy, policy.normaliser(state))
-    if influence.kind == "none":
-        places, place = policy.normaliser(memory.column("states")), policy.normaliser(state)
-        nearness = torch.cdist(place, places)[0]
-        order = nearness.argsort(stable=True)
-    else:
-        # Those without a share may still add something: after the others, what adds most first
-        added = influence.contributions.abs().sum(dim=1).argsort(descending=True, stable=True)
-        order = added[influence.weights[added].abs().argsort(descending=True, stable=True)]
-
-    def array(column: Tensor) -> NDArray[Any]:
-        return column[order].cpu().numpy()
-
-    return Explanation(
-        observation=state[0].cpu().numpy(),
-        mean=mean.cpu().numpy(),
-        kind=influence.kind,
-        familiarity=float(familiarity_of(policy)(state)[0]),
-        effective_neighbours=influence.effective_neighbours,
-        weights=array(influence.weights),
-        contributions=array(influence.contributions),
-        rows=numbers[order.cpu().numpy()],
-        **{name: array(memory.column(name)) for name in Explanation.columns()},
-    )
+    return states

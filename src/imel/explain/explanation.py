@@ -88,17 +88,7 @@ class Explanation:
 
     def familiarity_sentence(self) -> str:
         """How much the state is like what is remembered, in words."""
-        if np.isnan(self.familiarity):
-            return "familiarity is unknown: the memory holds a single episode"
-        if self.familiarity == 0.0:
-            return (
-                "familiarity 0 %: unlike anything remembered, farther from the memories than they "
-                "are from each other's episodes"
-            )
-        return (
-            f"familiarity {100 * self.familiarity:.0f} %: that share of the memories lies at least "
-            "as far from all other episodes"
-        )
+        return familiarity_words(self.familiarity)
 
     def __str__(self) -> str:
         lines = [self.sentence(), self.familiarity_sentence(), self.as_text_table(_SHOWN)]
@@ -133,6 +123,21 @@ class Explanation:
         from imel.explain.picture import drawing
 
         return drawing(self)
+
+
+def familiarity_words(score: float) -> str:
+    """How much a state is like what is remembered, in words."""
+    if np.isnan(score):
+        return "familiarity is unknown: the memory holds a single episode"
+    if score == 0.0:
+        return (
+            "familiarity 0 %: unlike anything remembered, farther from the memories than they "
+            "are from each other's episodes"
+        )
+    return (
+        f"familiarity {100 * score:.0f} %: that share of the memories lies at least "
+        "as far from all other episodes"
+    )
 
 
 def vector(values: Array, longest: int = 6, digits: int = 2) -> str:

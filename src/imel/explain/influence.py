@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from imel.experience import Context
-from imel.explain.explanation import Kind
+from imel.explain.explanation import Explanation, Kind
+from imel.explain.familiarity import familiarity_of
 from imel.interpolators.base import Weighted, effective_neighbours
 from imel.policy import PaperPolicy
 
@@ -71,3 +74,36 @@ def _first_order(policy: PaperPolicy, state: Tensor) -> tuple[Tensor, Tensor]:
 def _about(weights: Tensor) -> float:
     # Of a smoother with negative weights, how many it rests on is about their sizes
     return float(effective_neighbours(weights.abs()[None]))
+
+
+def explain_memories(policy: PaperPolicy, numbers: NDArray[Any], state: Tensor) -> Explanation:
+    """Explain the mean at one raw state [1, d_s] by the memories it is interpolated from.
+
+    `numbers` are those of the memory's rows before some were left out.
+    """
+    memory = policy.memory
+    mean = policy.decide(state)[0][0]
+    influence = influence_at(policy, policy.normaliser(state))
+    if influence.kind == "none":
+        places, place = policy.normaliser(memory.column("states")), policy.normaliser(state)
+        nearness = torch.cdist(place, places)[0]
+        order = nearness.argsort(stable=True)
+    else:
+        # Those without a share may still add something: after the others, what adds most first
+        added = influence.contributions.abs().sum(dim=1).argsort(descending=True, stable=True)
+        order = added[influence.weights[added].abs().argsort(descending=True, stable=True)]
+
+    def array(column: Tensor) -> NDArray[Any]:
+        return column[order].cpu().numpy()
+
+    return Explanation(
+        observation=state[0].cpu().numpy(),
+        mean=mean.cpu().numpy(),
+        kind=influence.kind,
+        familiarity=float(familiarity_of(policy)(state)[0]),
+        effective_neighbours=influence.effective_neighbours,
+        weights=array(influence.weights),
+        contributions=array(influence.contributions),
+        rows=numbers[order.cpu().numpy()],
+        **{name: array(memory.column(name)) for name in Explanation.columns()},
+    )

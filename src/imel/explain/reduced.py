@@ -1,29 +1,51 @@
-"""The policy it would have been, had some of its memories never been made."""
+"""Counterfactuals: a policy without some of its memories, or without some of its lessons.
+
+One of the paper's policies is made of its memory: without some rows it is what the others make of
+the same weights. A `RidgePolicy` is a sum of lessons: without some of them it is what is left after
+subtraction.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.policy import ImelPolicy
+from imel.explain.lessons import lesson_rows
+from imel.policy import ImelPolicy, RidgePolicy
+
+P = TypeVar("P", bound=ImelPolicy)
+R = TypeVar("R", bound=RidgePolicy)
 
 Rows = Sequence[int] | Sequence[bool] | NDArray[Any]
 """Places in the memory, or for each of them whether it is meant; or numbers of episodes."""
 
 
 def policy_without(
-    policy: ImelPolicy, rows: Rows | None = None, episodes: Rows | None = None
-) -> ImelPolicy:
-    """A copy of the policy whose memory lacks some rows; learned weights are those of before.
+    policy: P,
+    rows: Rows | None = None,
+    episodes: Rows | None = None,
+    lessons: Rows | None = None,
+) -> P:
+    """Return a copy of the policy that lacks some memories, or some lessons of a `RidgePolicy`.
 
-    Whatever is computed from memories is computed from those that are left.
+    Learned weights, normaliser and sigma are those of before. It answers what this policy would do
+    without what it was taught there, not what a run that never saw it would have become: later
+    lessons, which may have made up for those taken back, stay.
+
+    :param rows: rows of the memory, or a mask over them (the paper's policies)
+    :param episodes: episodes whose memories are left out (the paper's policies)
+    :param lessons: episodes whose lessons are taken back (`RidgePolicy`); an episode that was
+        merged into a period is taken back with the whole of it
     """
+    refuse_other_family(policy, rows is not None or episodes is not None, lessons is not None)
+    if isinstance(policy, RidgePolicy):
+        return _without_lessons(policy, [] if lessons is None else lessons)
     left_out = torch.as_tensor(np.flatnonzero(chosen_rows(policy, rows, episodes)))
     memory = copy.deepcopy(policy.memory)
     memory.forget_rows(left_out)
@@ -32,6 +54,44 @@ def policy_without(
     memo: dict[int, Any] = {id(policy.memory): memory}
     memo[id(policy.cache)] = {}
     return copy.deepcopy(policy, memo)
+
+
+def _without_lessons(policy: R, lessons: Rows) -> R:
+    taken = torch.as_tensor(chosen_lessons(policy, lessons), device=policy.device)
+    reduced = copy.deepcopy(policy, {id(policy.cache): {}})
+    for name in ("coefficients", "averaged"):
+        column = reduced.lessons.column(name)
+        reduced.get_buffer(name).sub_(column[taken].double().sum(dim=0))
+        column[taken] = 0.0  # the row stays: it is still known what was taken back
+    return reduced
+
+
+def chosen_lessons(policy: RidgePolicy, lessons: Rows) -> NDArray[Any]:
+    """Return the rows of the ledger that hold some episodes' lessons, each once."""
+    episodes = np.asarray(lessons)
+    if not episodes.size:
+        return np.zeros(0, dtype=np.int64)
+    if episodes.ndim != 1 or not np.issubdtype(episodes.dtype, np.integer):
+        raise ImelError("lessons are taken back by the numbers of their episodes")
+    if not len(policy.lessons):
+        raise ImelError("the policy has had no lesson yet: it has not been trained")
+    firsts, counts = (policy.lessons.column(name).cpu().numpy() for name in ("episodes", "counts"))
+    return np.unique(lesson_rows(firsts, counts, episodes))
+
+
+def refuse_other_family(policy: ImelPolicy, memories: bool, lessons: bool) -> None:
+    """Refuse to leave out of a policy what it is not made of."""
+    name = type(policy).__name__
+    if isinstance(policy, RidgePolicy) and memories:
+        raise ImelError(
+            f"{name} is a sum of lessons, which stay when memories go: leave out lessons by "
+            "policy_without(lessons=[...]) or explain(..., without_lessons=[...])"
+        )
+    if not isinstance(policy, RidgePolicy) and lessons:
+        raise ImelError(
+            f"{name} has memories and no lessons: leave out memories by without=[...] (rows) or "
+            "without_episodes=[...]"
+        )
 
 
 def chosen_rows(

@@ -1,7 +1,18 @@
-"""Models, actions and memories as the page is told of them."""
+"""Models, actions, memories and curves as the page is told of them: JSON, or packed arrays.
+
+A packed answer is one run of bytes, so that a hundred thousand memories are a moment:
+
+    uint32 length of the header | header: JSON, padded with spaces to a multiple of 4 | float32 ...
+
+all little-endian. The header's `arrays` names what follows: `[[name, [shape]], ...]`, in order.
+"""
 
 from __future__ import annotations
 
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,25 +20,30 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explorer.insight import Answer, Insight
+from imel.pictures.curve import read_curve, running_trend
+from imel.runs import layout
 
 Array = NDArray[Any]
 
+MEDIA_TYPE = "application/vnd.imel.arrays"
 _LIT, _LISTED = 400, 24
 """Memories that light up on the map, and those that are listed, the largest shares first."""
 _FEWEST = 1e-4
 """Shares below this are not shown."""
+_DOTS = 2000
+"""Episodes of the learning curve that are drawn as dots."""
 
 
 def describe(insight: Insight) -> dict[str, Any]:
     """A model in a few numbers."""
     return {
-        "policy": insight.name,
+        "policy": type(insight.policy).__name__,
         "rows": insight.rows,
         "forgotten": int(insight.forgotten.sum()),
         "weighted": insight.weighted,
         "has_features": insight.has_features,
-        "state_dim": insight.state_dim,
-        "action_dim": insight.action_dim,
+        "state_dim": insight.column("states").shape[1],
+        "action_dim": insight.column("actions").shape[1],
     }
 
 
@@ -38,6 +54,7 @@ def describe_answer(insight: Insight, answer: Answer) -> tuple[dict[str, Any], d
         "std": answer.std.tolist(),
         "anchor": None if answer.anchor is None else answer.anchor.tolist(),
         "exact": answer.exact,
+        "lessons": answer.lessons,
         "familiarity": answer.familiarity,
         "effective_neighbours": answer.effective_neighbours,
         "covered": 0.0,
@@ -65,17 +82,58 @@ def describe_answer(insight: Insight, answer: Answer) -> tuple[dict[str, Any], d
 
 def describe_memory(insight: Insight, row: int) -> dict[str, Any]:
     """One memory in full."""
-    names = {
-        "state": "states",
-        "action": "actions",
-        "mean": "means",
-        "improved": "improved_means",
-        "advantage": "advantages",
-        "reward": "rewards",
-        "episode": "episodes",
-        "step": "steps",
-        "iteration": "iterations",
-    }
     if row >= insight.rows:
         raise ImelError(f"there is no memory {row}")
-    return {"row": row, **{key: insight.column(name)[row].tolist() for key, name in names.items()}}
+    vectors = ("states", "actions", "means", "improved_means")
+    numbers = ("advantages", "rewards", "episodes", "steps", "iterations")
+    values = {name: insight.column(name)[row].tolist() for name in (*vectors, *numbers)}
+    return {"row": row} | {n.removesuffix("_means").removesuffix("s"): v for n, v in values.items()}
+
+
+def describe_curve(folder: Path) -> dict[str, Any] | None:
+    """Return the curve of a run directory as plain lists; None without a record of training."""
+    monitor = folder / layout.MONITOR
+    if not monitor.is_file():
+        return None
+    curve = read_curve(monitor, folder / layout.EVALUATION, "")
+    if not len(curve.returns):
+        return None
+    trend = running_trend(curve)
+    shown = np.unique(np.linspace(0, len(curve.returns) - 1, _DOTS).astype(int))
+    evaluation = curve.evaluation
+    return {
+        "steps": curve.steps[shown].tolist(),
+        "returns": curve.returns[shown].tolist(),
+        "places": _finite(trend.places),
+        "mean": _finite(trend.mean),
+        "low": _finite(trend.low),
+        "high": _finite(trend.high),
+        "evaluation": None
+        if evaluation is None
+        else {"steps": evaluation.steps, "mean": evaluation.mean, "std": evaluation.std},
+    }
+
+
+def _finite(values: Any) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
+def pack(document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """A JSON document and arrays as one run of bytes."""
+    layout = [[name, list(array.shape)] for name, array in arrays.items()]
+    header = json.dumps({**document, "arrays": layout}, allow_nan=False).encode()
+    header += b" " * (-len(header) % 4)
+    body = [np.ascontiguousarray(array, dtype="<f4").tobytes() for array in arrays.values()]
+    return b"".join([struct.pack("<I", len(header)), header, *body])
+
+
+def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
+    """What `pack` made; the page's own reader does the same."""
+    (length,) = struct.unpack_from("<I", content)
+    document: dict[str, Any] = json.loads(content[4 : 4 + length])
+    arrays, offset = {}, 4 + length
+    for name, shape in document.pop("arrays"):
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(content, "<f4", count, offset).reshape(shape)
+        offset += 4 * count
+    return document, arrays

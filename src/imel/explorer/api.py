@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Depends, Query, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from imel.explorer.answers import describe, describe_answer, describe_memory
+from imel.explorer.answers import MEDIA_TYPE, describe, describe_answer, describe_memory, pack
 from imel.explorer.memory_map import Colour, Projection, colouring
-from imel.explorer.packing import MEDIA_TYPE, pack
 from imel.explorer.session import Session
 
 Array = NDArray[Any]
@@ -18,6 +17,16 @@ ModelKey = Annotated[str, Query(pattern=r"^m\d{1,4}(e\d{1,6})?$")]
 Name = Annotated[str, Query(pattern=r"^[a-z]\d{1,9}$")]
 Row = Annotated[int, Query(ge=0, lt=1 << 31)]
 Dimension = Annotated[int, Query(ge=0, lt=1 << 16)]
+
+
+def _on_map(
+    frame: ModelKey, projection: Projection, x: Dimension = 0, y: Dimension = 1
+) -> tuple[str, Projection, int, int]:
+    """Whose map it is, and what its axes are."""
+    return frame, projection, x, y
+
+
+OnMap = Annotated[tuple[str, Projection, int, int], Depends(_on_map)]
 
 
 class _Body(BaseModel):
@@ -80,13 +89,8 @@ def _add_models(router: APIRouter, session: Session) -> None:
             "curve": session.curve,
             "newest": describe(session.insight(session.newest)),
             "models": [
-                {
-                    "key": f"m{number}",
-                    "label": stored.label,
-                    "iteration": stored.iteration,
-                    "timesteps": stored.timesteps,
-                    "problem": stored.problem,
-                }
+                {"key": f"m{number}"}
+                | {n: getattr(stored, n) for n in ("label", "iteration", "timesteps", "problem")}
                 for number, stored in enumerate(files.models)
             ],
         }
@@ -96,28 +100,15 @@ def _add_models(router: APIRouter, session: Session) -> None:
         return describe(session.insight(model))
 
     @router.get("/map")
-    def points(
-        model: ModelKey,
-        frame: ModelKey,
-        projection: Projection,
-        x: Dimension = 0,
-        y: Dimension = 1,
-    ) -> Response:
-        labels = session.plane(frame, projection, x, y).labels
-        return _packed(
-            {"labels": labels}, {"points": session.points(model, frame, projection, x, y)}
-        )
+    def points(model: ModelKey, on: OnMap) -> Response:
+        labels = session.plane(*on).labels
+        return _packed({"labels": labels}, {"points": session.points(model, *on)})
 
     @router.get("/colour")
     def colour(model: ModelKey, frame: ModelKey, by: Colour, dimension: Dimension = 0) -> Response:
         made = colouring(session.insight(model), session.insight(frame), by, dimension)
-        document = {
-            "label": made.label,
-            "low": made.low,
-            "high": made.high,
-            "diverging": made.diverging,
-        }
-        return _packed(document, {"values": made.values})
+        names = ("label", "low", "high", "diverging")
+        return _packed({name: getattr(made, name) for name in names}, {"values": made.values})
 
     @router.get("/columns")
     def columns(model: ModelKey) -> Response:
@@ -158,34 +149,19 @@ def _add_episodes(router: APIRouter, session: Session) -> None:
         return Response(found, media_type="image/jpeg")
 
     @router.get("/trail")
-    def trail(
-        episode: Name,
-        model: ModelKey,
-        frame: ModelKey,
-        projection: Projection,
-        x: Dimension = 0,
-        y: Dimension = 1,
-    ) -> Response:
+    def trail(episode: Name, model: ModelKey, on: OnMap) -> Response:
         states, _, _ = session.episode(episode).arrays()
         if not len(states):
             return _packed({}, {})
-        plane = session.plane(frame, projection, x, y)
+        plane = session.plane(*on)
         means, stds = session.insight(model).act(states)
         return _packed({}, {"points": plane.points(states), "means": means, "stds": stds})
 
     @router.get("/step")
-    def step(
-        episode: Name,
-        step: Row,
-        model: ModelKey,
-        frame: ModelKey,
-        projection: Projection,
-        x: Dimension = 0,
-        y: Dimension = 1,
-    ) -> Response:
+    def step(episode: Name, step: Row, model: ModelKey, on: OnMap) -> Response:
         insight = session.insight(model)
         state = session.episode(episode).observation(step)
-        position = session.plane(frame, projection, x, y).points(state[None])[0]
+        position = session.plane(*on).points(state[None])[0]
         document, arrays = describe_answer(insight, insight.answer(state))
         where = {"state": state.tolist(), "position": position.tolist()}
         return _packed({**document, **where}, arrays)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from imel.errors import ImelError
 from imel.explorer.insight import Insight
 from imel.pictures.rendering import picture
-from imel.playing import make_environment
+from imel.playing import make_environment, play, require_spaces
 
 Array = NDArray[Any]
 
@@ -99,79 +99,42 @@ def record(
     progress: Callable[[float], None],
 ) -> None:
     """Play an episode; steps and frames are there to be watched as soon as they are made."""
-    env = make_environment(env_id, rendered=episode.no_frames is None)
     draws = np.random.default_rng(seed)
-    spent = 0.0
-    with closing(env):
-        observation, _ = env.reset(seed=seed)
-        _check_shape(insight, observation, env_id)
-        for step in range(LONGEST):
-            begun, frame = time.perf_counter(), None
+    spent, actions = 0.0, list[Array]()
+    with closing(make_environment(env_id, rendered=episode.no_frames is None)) as env:
+        require_spaces(insight.policy, env, env_id)
+
+        def act(observation: Array) -> Array:
+            nonlocal spent
+            step, begun = len(actions), time.perf_counter()
             if spent <= _SECONDS_A_STEP * step:
-                frame = _frame(episode, env)
+                _draw(episode, env, step)
                 # The first one also opens the drawing context
                 spent += time.perf_counter() - begun if step else 0.0
-            (mean,), (std,) = insight.act(np.asarray(observation)[None])
-            action = mean + std * draws.standard_normal(len(mean)) if noise else mean
-            following, reward, terminated, truncated, _ = env.step(insight.to_environment(action))
+            (mean,), (std,) = insight.act(observation[None])
+            actions.append(mean + std * draws.standard_normal(len(mean)) if noise else mean)
+            return insight.policy.to_environment(actions[-1])
+
+        for number, step in enumerate(play(env, act, seed, LONGEST), start=1):
             with episode.lock:
-                episode.observations.append(np.asarray(observation, dtype=np.float32))
-                episode.actions.append(action.astype(np.float32))
-                if frame is not None:
-                    episode.frames[step] = frame
-                episode.rewards.append(float(reward))
-            progress((step + 1) / LONGEST)
-            if terminated or truncated:
-                episode.ended = "terminated" if terminated else "truncated by the time limit"
-                return
-            observation = following
-    episode.ended = f"cut after {LONGEST} steps"
-
-
-def _frame(episode: Episode, env: Any) -> bytes | None:
-    if episode.no_frames is not None:
-        return None
-    try:
-        return picture(env)
-    except ImelError as error:
-        episode.no_frames = str(error)
-        return None
-
-
-def _check_shape(insight: Insight, observation: Any, env_id: str) -> None:
-    expected = (insight.state_dim,)
-    if np.shape(observation) != expected:
-        raise ImelError(
-            f"the model was not made for {env_id}: it observes {expected}, "
-            f"not {np.shape(observation)}"
+                episode.observations.append(step.observation)
+                episode.actions.append(actions[-1].astype(np.float32))
+                episode.rewards.append(step.reward)
+            progress(number / LONGEST)
+    if step.terminated:
+        episode.ended = "terminated"
+    else:
+        episode.ended = (
+            "truncated by the time limit" if step.truncated else f"cut after {LONGEST} steps"
         )
 
 
-def evaluate(
-    insight: Insight, env_id: str, seeds: range, progress: Callable[[float], None]
-) -> list[float]:
-    """The returns of episodes played side by side with the mean action, one for each seed."""
-    envs = [make_environment(env_id, rendered=False) for _ in seeds]
-    try:
-        states = [env.reset(seed=seed)[0] for env, seed in zip(envs, seeds, strict=True)]
-        _check_shape(insight, states[0], env_id)
-        returns = [0.0] * len(envs)
-        playing = list(range(len(envs)))
-        for step in range(10 * LONGEST):
-            means, _ = insight.act(np.array([states[i] for i in playing]))
-            going_on = []
-            for i, mean in zip(playing, means, strict=True):
-                action = insight.to_environment(mean)
-                states[i], reward, terminated, truncated, _ = envs[i].step(action)
-                returns[i] += float(reward)
-                if not (terminated or truncated):
-                    going_on.append(i)
-            playing = going_on
-            limit = envs[0].spec.max_episode_steps if envs[0].spec else None
-            progress(max(1 - len(playing) / len(envs), (step + 1) / (limit or 10 * LONGEST)))
-            if not playing:
-                break
-        return returns
-    finally:
-        for env in envs:
-            env.close()
+def _draw(episode: Episode, env: Any, step: int) -> None:
+    if episode.no_frames is None:
+        try:
+            frame = picture(env)
+        except ImelError as error:
+            episode.no_frames = str(error)
+        else:
+            with episode.lock:
+                episode.frames[step] = frame

@@ -6,7 +6,7 @@ as it was loaded: they keep their numbers when some of them are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,7 @@ from torch import Tensor
 from imel.errors import ImelError
 from imel.explain import familiarity_of, policy_without
 from imel.interpolators.base import Weighted, effective_neighbours
-from imel.interpolators.mki import MeanKernelInterpolation
-from imel.policy import ImelPolicy
+from imel.policy import ImelPolicy, MkiPolicy, PaperPolicy, RidgePolicy
 
 Array = NDArray[Any]
 
@@ -36,10 +35,13 @@ class Answer:
     weights: Array | None = None  # [N], or None where memories have no shares
     contributions: Array | None = None  # [N, d_a] what each adds, or None likewise
     anchor: Array | None = None
-    """[d_a] the average of what the policy does at the memories, before their improvements, where
-    the answer is exact."""
+    """[d_a] the average of the memories' means before their improvements, where the answer is
+    exact."""
     exact: bool = False
     """Whether the mean *is* the sum of the contributions."""
+    lessons: int | None = None
+    """How many episodes taught a `RidgePolicy`. A memory's contribution is then its share of what
+    its episode taught."""
     effective_neighbours: float | None = None
 
 
@@ -50,7 +52,17 @@ class Insight:
         self.policy = policy
         self.rows = len(policy.memory)
         self.forgotten = np.zeros(self.rows, dtype=bool) if forgotten is None else forgotten
-        self._left = policy if forgotten is None else policy_without(policy, forgotten)
+        self.left = policy if forgotten is None else self._reduced()
+        """The policy that answers."""
+
+    def _reduced(self) -> ImelPolicy:
+        """Return the policy without what is forgotten: memories, or the lessons they belong to."""
+        if isinstance(self.policy, RidgePolicy):
+            return policy_without(self.policy, lessons=self._episodes(self.forgotten))
+        return policy_without(self.policy, self.forgotten)
+
+    def _episodes(self, rows: Array) -> Array:
+        return np.unique(self.column("episodes")[rows])
 
     def require_memories(self) -> None:
         """Refuse to be asked about an empty memory."""
@@ -58,64 +70,52 @@ class Insight:
             raise ImelError("the model remembers nothing yet: it has not been trained")
 
     def without(self, rows: Array) -> Insight:
-        """The same policy, had it never known some more of its memories."""
+        """Return the same policy without some more of its memories.
+
+        Of a `RidgePolicy` whole lessons are taken back: all memories of the same episodes go.
+        """
         forgotten = self.forgotten.copy()
         forgotten[rows] = True
+        if isinstance(self.policy, RidgePolicy):
+            forgotten |= np.isin(self.column("episodes"), self._episodes(forgotten))
         return Insight(self.policy, forgotten)
 
     def column(self, name: str) -> Array:
         """A column of the memory, all rows of it."""
         return self.policy.memory.column(name).cpu().numpy()
 
+    @torch.no_grad()
     def normalised(self, states: Array) -> Array:
         """States in units of their running deviation."""  # [n, d_s]
-        with torch.no_grad():
-            normalised: Tensor = self.policy.normaliser(self._tensor(states))
+        normalised: Tensor = self.policy.normaliser(self._tensor(states))
         return normalised.cpu().numpy()
 
-    def features(self, states: Array) -> Array | None:
-        """z of raw states in the learned kernel, or None where there is no such kernel."""
-        model = self.policy.interpolator
-        if not isinstance(model, MeanKernelInterpolation):
-            return None
-        with torch.no_grad():
-            return model.features(self.policy.normaliser(self._tensor(states))).cpu().numpy()
-
-    @property
-    def name(self) -> str:
-        """The kind of policy."""
-        return type(self.policy).__name__
-
-    @property
-    def state_dim(self) -> int:
-        """d_s."""
-        return self.policy.normaliser.mean.numel()
-
-    @property
-    def action_dim(self) -> int:
-        """d_a."""
-        return self.policy.std.numel()
+    @torch.no_grad()
+    def features(self, states: Array) -> Array:
+        """z of raw states in the learned kernel; refused where there is no such kernel."""
+        if not self.has_features:
+            raise ImelError("this policy has no learned features; choose another projection")
+        return self.policy.embed(self._tensor(states)).cpu().numpy()
 
     @property
     def has_features(self) -> bool:
         """Whether it learned a kernel."""
-        return isinstance(self.policy.interpolator, MeanKernelInterpolation)
-
-    def to_environment(self, action: Array) -> Array:
-        """Policy units to the environment's, clipped to its bounds."""
-        return self.policy.to_environment(action)
+        return isinstance(self.policy, MkiPolicy)
 
     @property
     def weighted(self) -> bool:
         """Whether each memory has a share in every answer."""
-        return isinstance(self._left.settled.interpolate, Weighted)
+        policy = self.left
+        return isinstance(policy, RidgePolicy) or (
+            isinstance(policy, PaperPolicy) and isinstance(policy.conditioned, Weighted)
+        )
 
     def act(self, states: Array) -> tuple[Array, Array]:
         """mu and sigma at many raw states."""  # [T, d_s] -> [T, d_a], [T, d_a]
         size = max(1, _WEIGHTS_AT_ONCE // max(1, self.rows))
         parts = []
         for start in range(0, len(states), size):
-            mean, std = self._left.decide(self._tensor(states[start : start + size]))
+            mean, std = self.left.decide(self._tensor(states[start : start + size]))
             parts.append((mean.cpu().numpy(), std.cpu().numpy()))
         means, stds = zip(*parts, strict=True)
         return np.concatenate(means), np.concatenate(stds)
@@ -123,29 +123,47 @@ class Insight:
     def answer(self, state: Array) -> Answer:
         """The mean at one state and where it comes from."""
         states = self._tensor(state)[None]
-        mean, std = (part[0].cpu().numpy() for part in self._left.decide(states))
-        score = float(familiarity_of(self._left)(states)[0])
+        mean, std = (part[0].cpu().numpy() for part in self.left.decide(states))
+        score = float(familiarity_of(self.left)(states)[0])
         familiarity = None if np.isnan(score) else score
-        interpolate = self._left.settled.interpolate
-        if not isinstance(interpolate, Weighted):
-            return Answer(mean, std, familiarity)
+        answer = Answer(mean, std, familiarity)
+        if isinstance(self.left, RidgePolicy):
+            return replace(answer, **self._lessons(self.left, states))
+        assert isinstance(self.left, PaperPolicy)
+        conditioned = self.left.conditioned
+        if not isinstance(conditioned, Weighted):
+            return answer
         with torch.no_grad():
-            normalised = self._left.normaliser(states)
-            shares = interpolate.weights(normalised)[0]  # [kept]
-            added = interpolate.contributions(normalised)[0]
-        return Answer(
-            mean,
-            std,
-            familiarity,
+            normalised = self.left.normaliser(states)
+            shares = conditioned.weights(normalised)[0]  # [kept]
+            added = conditioned.contributions(normalised)[0]
+        before = (shares @ self.left.memory.column("means")).cpu().numpy()
+        return replace(
+            answer,
             weights=self._spread(shares),
             contributions=self._spread(added),
-            anchor=self._anchor(shares) if interpolate.exact else None,
-            exact=interpolate.exact,
+            anchor=before if conditioned.exact else None,
+            exact=conditioned.exact,
             effective_neighbours=float(effective_neighbours(shares.abs()[None])),
         )
 
-    def _anchor(self, shares: Tensor) -> Array:
-        return (shares @ self._left.anchor_means()).cpu().numpy()
+    def _lessons(self, policy: RidgePolicy, states: Tensor) -> dict[str, Any]:
+        """Return what the episodes of the memories taught, spread over their memories."""
+        lessons = policy.lessons
+        with torch.no_grad():
+            features = policy.features(policy.normaliser(states))[0]  # [d_phi]
+            taught = torch.einsum("p,lpa->la", features, lessons.column("averaged"))  # [L, d_a]
+        places = lessons.places(policy.memory.column("episodes")).cpu()
+        remembered = torch.bincount(places, minlength=len(lessons))
+        parts = (taught.cpu() / remembered.clamp_min(1)[:, None])[places]  # [N, d_a]
+        sizes = parts.norm(dim=1)
+        norms = taught.norm(dim=1)
+        return {
+            "weights": (sizes / norms.sum().cpu().clamp_min(1e-30)).numpy(),
+            "contributions": parts.numpy(),
+            "lessons": len(lessons),
+            "effective_neighbours": float(effective_neighbours(norms[None])),
+        }
 
     def _spread(self, values: Tensor) -> Array:
         """Values of the rows that are left, at those rows' own numbers, and zero elsewhere."""

@@ -39,12 +39,8 @@ class Job:
 
     def as_json(self) -> dict[str, Any]:
         """What the page is told."""
-        return {
-            "state": self.state,
-            "progress": self.progress,
-            "result": self.result,
-            "error": self.error,
-        }
+        names = ("state", "progress", "result", "error")
+        return {name: getattr(self, name) for name in names}
 
 
 class Jobs:

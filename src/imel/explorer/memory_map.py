@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explorer.insight import Insight
+from imel.pictures.plane import principal_components
 
 Array = NDArray[Any]
 Projection = Literal["features", "states", "dimensions"]
@@ -47,7 +49,12 @@ def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1)
     """The plane of a checkpoint's memories; x and y choose two dimensions of the state."""
     insight.require_memories()
     states = insight.column("states")
-    space = _space(insight, projection)
+    spaces: dict[Projection, Callable[[Array], Array]] = {
+        "features": insight.features,
+        "states": insight.normalised,
+        "dimensions": np.asarray,
+    }
+    space = spaces[projection]
     coordinates = space(states).astype(np.float64)
     width = coordinates.shape[1]
     if projection == "dimensions":
@@ -57,7 +64,8 @@ def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1)
         origin, directions = np.zeros(width), np.eye(width)[[x, y]]
         labels = (f"state {x}", f"state {y}")
     else:
-        origin, directions, shares = _principal(coordinates)
+        sample = torch.from_numpy(coordinates[:: max(1, len(coordinates) // _SAMPLE)])
+        origin, directions, shares = (part.numpy() for part in principal_components(sample))
         name = "z" if projection == "features" else "state"
         first, second = (f"{name} component {i + 1} ({shares[i]:.0%})" for i in range(2))
         labels = (first, second)
@@ -65,36 +73,6 @@ def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1)
     low, high = np.percentile(along, [0.2, 99.8], axis=0)  # a few strays may lie further out
     scale = 2.0 * _INSIDE / np.maximum(high - low, 1e-9)
     return Plane(labels, space, origin, directions, (low + high) / 2, scale)
-
-
-def _space(insight: Insight, projection: Projection) -> Callable[[Array], Array]:
-    if projection == "dimensions":
-        return lambda states: states
-    if projection == "states":
-        return insight.normalised
-
-    def features(states: Array) -> Array:
-        found = insight.features(states)
-        if found is None:
-            raise ImelError("this policy has no learned features; choose another projection")
-        return found
-
-    return features
-
-
-def _principal(coordinates: Array) -> tuple[Array, Array, Array]:
-    """Origin, the two directions of largest variance, and their shares of it."""
-    every = max(1, len(coordinates) // _SAMPLE)
-    origin = coordinates.mean(axis=0)
-    centred = coordinates[::every] - origin
-    values, vectors = np.linalg.eigh(centred.T @ centred)
-    directions, shares = np.zeros((2, len(origin))), np.zeros(2)
-    for i in range(min(2, len(values))):
-        direction = vectors[:, -1 - i]
-        # An eigenvector's sign is arbitrary: fixed, the same run always gives the same map
-        directions[i] = direction * np.sign(direction[np.abs(direction).argmax()])
-        shares[i] = values[-1 - i] / max(values.sum(), 1e-12)
-    return origin, directions, shares
 
 
 @dataclass(frozen=True)
@@ -139,9 +117,8 @@ def _quantity(insight: Insight, by: Colour, dimension: int) -> tuple[Array, str]
     if not 0 <= dimension < actions.shape[1]:
         raise ImelError(f"actions have dimensions 0 to {actions.shape[1] - 1}, not {dimension}")
     name = "action taken" if by == "action" else "improved mean μ*"
-    return actions[:, dimension], name if actions.shape[
-        1
-    ] == 1 else f"{name}, dimension {dimension}"
+    several = f", dimension {dimension}" if actions.shape[1] > 1 else ""
+    return actions[:, dimension], name + several
 
 
 def episode_returns(insight: Insight) -> Array:

@@ -46,9 +46,8 @@ def make_app(session: Session, hosts: Collection[str]) -> FastAPI:
     for path, (name, media_type) in _STATIC.items():
         content = (folder / name).read_bytes()
         app.add_api_route(path, _file(content, media_type), methods=["GET"])
-    app.add_exception_handler(ImelError, _refused)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
+    for kind in (ImelError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, _refused)
     app.add_middleware(Guard, hosts=hosts)
     return app
 
@@ -58,20 +57,15 @@ def _file(content: bytes, media_type: str) -> Callable[[], Response]:
 
 
 def _refused(_: Request, error: Exception) -> Response:
-    status = 404 if isinstance(error, UnclearStateError) else 400
-    return JSONResponse({"error": str(error)}, status_code=status)
-
-
-def _invalid(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"][1:])
-    return JSONResponse({"error": f"{where}: {first['msg']}"}, status_code=400)
-
-
-def _http(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": str(error.detail)}, status_code=error.status_code)
+    status, reason = 400, str(error)
+    if isinstance(error, UnclearStateError):
+        status = 404
+    elif isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        reason = f"{'.'.join(str(part) for part in first['loc'][1:])}: {first['msg']}"
+    elif isinstance(error, HTTPException):
+        status, reason = error.status_code, str(error.detail)
+    return JSONResponse({"error": reason}, status_code=status)
 
 
 # --- where it listens ---

@@ -18,20 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.explorer.curve import describe_curve
-from imel.explorer.episodes import Episode, evaluate, record, remembered
+from imel.explorer.answers import describe_curve
+from imel.explorer.episodes import Episode, record, remembered
 from imel.explorer.insight import Insight
 from imel.explorer.jobs import Job, Jobs
 from imel.explorer.memory_map import Plane, Projection, make_plane
 from imel.pictures.rendering import UnclearStateError, picture, pose
 from imel.playing import Environment, make_environment
 from imel.policy import ImelPolicy
-from imel.runs.stored import RunFiles
+from imel.runs.evaluation import evaluate
+from imel.runs.stored import StoredRun
 
 Array = NDArray[Any]
 Value = TypeVar("Value")
 
-EVALUATION_SEED = 10_000
 _KEY = re.compile(r"m(\d{1,4})(e\d{1,6})?")
 
 
@@ -57,9 +57,9 @@ class Recent(OrderedDict[Any, Value]):
 class Session:
     """A run that is being explored."""
 
-    def __init__(self, run: RunFiles) -> None:
+    def __init__(self, run: StoredRun) -> None:
         self.run = run
-        self.curve = None if run.folder is None else describe_curve(run.folder)
+        self.curve = describe_curve(run.folder) if run.place.is_dir() else None
         self.jobs = Jobs()
         self._insights: Recent[Insight] = Recent(8)
         self._forgotten: Recent[Array] = Recent(256)
@@ -173,14 +173,10 @@ class Session:
         known = self._returns.get((key, episodes))
 
         def work(job: Job) -> dict[str, Any]:
-            seeds = range(EVALUATION_SEED, EVALUATION_SEED + episodes)
-            returns = known or evaluate(insight, env, seeds, job.advance)
+            returns = known or evaluate(insight.left, env, episodes, progress=job.advance).returns
             self._returns.obtain((key, episodes), lambda: returns)
-            return {
-                "returns": returns,
-                "mean": float(np.mean(returns)),
-                "std": float(np.std(returns)),
-            }
+            mean, std = float(np.mean(returns)), float(np.std(returns))
+            return {"returns": returns, "mean": mean, "std": std}
 
         return self.jobs.start(work)
 

@@ -14,9 +14,9 @@ import numpy as np
 from scipy.stats import bootstrap
 
 from imel.extras import require
-from imel.hub.files import CONFIG, CURVE, EVALUATION, MODEL, POLICY, PROVENANCE, read_table
 from imel.persistence import checkpoint
 from imel.policy import POLICIES
+from imel.runs.layout import CONFIG, CURVE, EVALUATION, MODEL, POLICY, PROVENANCE, read_table
 
 _LEVEL = 0.95
 _SEED = 20_200_810

@@ -37,7 +37,7 @@ _LIBRARIES = ("imel", "torch", "numpy", "gymnasium", "stable_baselines3", "mujoc
 
 
 def path_for(path: str | os.PathLike[str]) -> Path:
-    """The file behind a name: ours gets our suffix, and Stable-Baselines3's `.zip` becomes it."""
+    """Return the file of a name: `.safetensors` is added, or replaces a `.zip`."""
     path = Path(path)
     if path.suffix == ".zip":
         return path.with_suffix(SUFFIX)
@@ -47,7 +47,7 @@ def path_for(path: str | os.PathLike[str]) -> Path:
 def write(
     path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document: Mapping[str, Any]
 ) -> Path:
-    """Write tensors and a JSON document under `path`, atomically; the path with our suffix."""
+    """Write tensors and a JSON document atomically; return the path with its suffix."""
     target = path_for(path)
     plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     manifest = json.dumps(
@@ -66,7 +66,7 @@ def write(
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the manifest of a checkpoint; anything else is refused, never executed."""
+    """Read the tensors and the manifest of a checkpoint; refuse anything else."""
     # What `write` would have made of this name goes before the name itself
     source = next((file for file in (path_for(path), Path(path)) if file.is_file()), None)
     if source is None:
@@ -137,7 +137,7 @@ def _digest(tensor: Tensor) -> str:
 
 @functools.cache
 def library_versions() -> dict[str, str]:
-    """What a checkpoint was made with."""
+    """Return the versions of the libraries in use."""
     versions = {"python": platform.python_version()}
     for name in _LIBRARIES:
         try:
@@ -151,19 +151,19 @@ def library_versions() -> dict[str, str]:
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors under `prefix/`."""
+    """Put `prefix/` before the names of tensors."""
     return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `prefixed` put there."""
+    """Return the tensors that `prefixed` put under a prefix."""
     start = f"{prefix}/"
     return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
 
 
 @contextlib.contextmanager
 def building(path: str | os.PathLike[str]) -> Iterator[None]:
-    """A file's own words about a model are followed here; what cannot be built is refused."""
+    """Refuse a file whose description of a model cannot be built inside this block."""
     try:
         yield
     except CheckpointError:
@@ -194,13 +194,25 @@ def check_tensors(
 
 
 def optimizer_to_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Adam's moments and step counts, by parameter number."""
+    """Return Adam's moments and step counts by parameter number."""
     state = optimizer.state_dict()["state"]
     return {f"{i}/{key}": value for i, entry in state.items() for key, value in entry.items()}
 
 
+def adam_state(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return tensors with the names, shapes and types of Adam's state after a step."""
+    state: dict[str, Tensor] = {}
+    for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
+        state |= {
+            f"{i}/step": torch.zeros(()),
+            f"{i}/exp_avg": parameter,
+            f"{i}/exp_avg_sq": parameter,
+        }
+    return state
+
+
 def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """What `optimizer_to_tensors` took out."""
+    """Load what `optimizer_to_tensors` returned."""
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, key = name.split("/")
@@ -212,7 +224,7 @@ def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
 def spaces_to_tensors(
     observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
 ) -> dict[str, Tensor]:
-    """Two Box spaces as their bounds."""
+    """Return the bounds of two Box spaces."""
     tensors = {}
     for name, space in (("observation", observation_space), ("action", action_space)):
         assert isinstance(space, spaces.Box)

@@ -1,10 +1,15 @@
-"""Writing files so that a name always holds a whole one."""
+"""Writing files so that a name always holds a whole one, and folders that one process has."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+from imel.errors import ImelError
 
 
 def write_atomically(target: Path, content: bytes) -> None:
@@ -37,3 +42,17 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+@contextlib.contextmanager
+def locked(folder: Path, refusal: str) -> Iterator[None]:
+    """Keep a folder for this process until the block ends, or refuse if another one has it."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ImelError(refusal) from None
+        yield
+    finally:
+        os.close(descriptor)  # which also gives the lock back

@@ -24,6 +24,12 @@ from imel.settings import Settings
 from imel.updates.common import Update
 
 MODULES = ("policy", "critic", "return_scale")
+_COUNTERS = {
+    **{name: name for name in ("num_timesteps", "learned_timesteps", "iteration", "faults")},
+    "total_timesteps": "_total_timesteps",
+    "n_updates": "_n_updates",
+}
+"""Names of counters in a file, and the model's attributes behind them."""
 
 
 class SavedAlgorithm(BaseAlgorithm, ABC):
@@ -127,12 +133,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
         )
         model.observation_space, model.action_space = checkpoint.spaces_from_tensors(tensors)
         model.n_envs = document["n_envs"]
-        # On the device that holds nothing first: what a file claims about sizes is not believed
-        with torch.device("meta"), checkpoint.building(path):
-            shapes = model._make_policy().expected_state(checkpoint.under("policy", tensors))
-            critic = model._make_critic().state_dict()
-        for part, expected in (("policy", shapes), ("critic", critic)):
-            checkpoint.check_tensors(expected, checkpoint.under(part, tensors), part, path)
+        model._check_sizes(tensors, path)
         model._setup_model()
         load_tensors(model, tensors, path)
         restore_progress(model, document["progress"])
@@ -144,6 +145,17 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
             if model.env is not None and model.seed is not None:
                 model.env.seed(model.seed + model.iteration)  # continuations of one file agree
         return model
+
+    def _check_sizes(self, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
+        # On the device that holds nothing: what a file claims about sizes is not believed
+        with torch.device("meta"), checkpoint.building(path):
+            found = checkpoint.under("policy", tensors)
+            shapes = {
+                "policy": self._make_policy().shapes_for(found),
+                "critic": self._make_critic().state_dict(),
+            }
+        for part, expected in shapes.items():
+            checkpoint.check_tensors(expected, checkpoint.under(part, tensors), part, path)
 
     @classmethod
     def resume(
@@ -188,12 +200,11 @@ def load_tensors(
 ) -> None:
     """What `model_tensors` gathered. All is checked before anything is changed."""
     expected = model_tensors(model)
-    state = model.policy.expected_state(checkpoint.under("policy", tensors))
-    expected |= checkpoint.prefixed("policy", state)
-    # Adam has its moments from the first step on: all of them, or none
-    for name in model.optimizer_names:
+    shapes = model.policy.shapes_for(checkpoint.under("policy", tensors))
+    expected |= checkpoint.prefixed("policy", shapes)
+    for name in model.optimizer_names:  # Adam has its moments from the first step on, or none
         if checkpoint.under(name, tensors):
-            moments = _adam_state(getattr(model, name))
+            moments = checkpoint.adam_state(getattr(model, name))
             expected |= checkpoint.prefixed(name, moments)
         else:
             expected = {key: t for key, t in expected.items() if not key.startswith(f"{name}/")}
@@ -204,18 +215,6 @@ def load_tensors(
         checkpoint.load_optimizer(getattr(model, name), checkpoint.under(name, tensors))
     model.generator.set_state(tensors["generators/algorithm"])
     model.policy.generator.set_state(tensors["generators/policy"])
-
-
-def _adam_state(optimizer: Optimizer) -> dict[str, Tensor]:
-    """The names, shapes and types of Adam's state once it has made a step."""
-    state: dict[str, Tensor] = {}
-    for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
-        state |= {
-            f"{i}/step": torch.zeros(()),
-            f"{i}/exp_avg": parameter,
-            f"{i}/exp_avg_sq": parameter,
-        }
-    return state
 
 
 def model_document(model: SavedAlgorithm) -> dict[str, Any]:
@@ -230,14 +229,9 @@ def model_document(model: SavedAlgorithm) -> dict[str, Any]:
         "n_envs": model.n_envs,
         "stats_window_size": model._stats_window_size,
         "progress": {
-            "num_timesteps": model.num_timesteps,
-            "learned_timesteps": model.learned_timesteps,
-            "total_timesteps": model._total_timesteps,
-            "progress_remaining": model._current_progress_remaining,
-            "iteration": model.iteration,
-            "faults": model.faults,
-            "n_updates": model._n_updates,
+            **{name: getattr(model, attribute) for name, attribute in _COUNTERS.items()},
             "next_episode": model.clock.next_episode,
+            "progress_remaining": model._current_progress_remaining,
             "episodes": [
                 {key: float(value) for key, value in episode.items()}
                 for episode in model.ep_info_buffer or ()
@@ -257,7 +251,7 @@ def require_entries(document: Mapping[str, Any], path: str | os.PathLike[str]) -
         "seed": (0 if document.get("seed") is None else document["seed"], 0, 2**32 - 1),
         "n_envs": (document.get("n_envs"), 1, 2**20),
         "stats_window_size": (document.get("stats_window_size"), 1, 2**31),
-        **{name: (progress.get(name), 0, 2**62) for name in _COUNTERS},
+        **{name: (progress.get(name), 0, 2**62) for name in (*_COUNTERS, "next_episode")},
     }
     for name, (value, low, high) in numbers.items():
         if type(value) is not int or not low <= value <= high:
@@ -270,26 +264,11 @@ def require_entries(document: Mapping[str, Any], path: str | os.PathLike[str]) -
         raise CheckpointError(f"{path} has a manifest with invalid episodes or progress")
 
 
-_COUNTERS = (
-    "num_timesteps",
-    "learned_timesteps",
-    "total_timesteps",
-    "iteration",
-    "faults",
-    "n_updates",
-    "next_episode",
-)
-
-
 def restore_progress(model: SavedAlgorithm, progress: Mapping[str, Any]) -> None:
     """Counters and episode statistics as they were saved."""
-    model.num_timesteps = progress["num_timesteps"]
-    model.learned_timesteps = progress["learned_timesteps"]
-    model._total_timesteps = progress["total_timesteps"]
-    model._current_progress_remaining = progress["progress_remaining"]
-    model.iteration = progress["iteration"]
-    model.faults = progress["faults"]
-    model._n_updates = progress["n_updates"]
+    for name, attribute in _COUNTERS.items():
+        setattr(model, attribute, progress[name])
     model.clock.next_episode = progress["next_episode"]
+    model._current_progress_remaining = progress["progress_remaining"]
     model.ep_info_buffer = deque(progress["episodes"], maxlen=model._stats_window_size)
     model.ep_success_buffer = deque(progress["successes"], maxlen=model._stats_window_size)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
@@ -42,7 +41,7 @@ class LearningCurve:
 
 
 def read_curve(monitor: Path, evaluation: Path, title: str) -> LearningCurve:
-    """The curve behind a monitor file of ours, or of Stable-Baselines3 where steps are summed."""
+    """Read a curve from a monitor file; without a column of steps, lengths are summed."""
     with monitor.open(encoding="utf-8", newline="") as file:
         if not file.readline().startswith("#"):
             raise ImelError(f"{monitor} is not a monitor file")
@@ -60,15 +59,14 @@ def read_curve(monitor: Path, evaluation: Path, title: str) -> LearningCurve:
 
 
 def running_trend(curve: LearningCurve) -> Summary:
-    """Mean and 20-80 percentile band of the episodes that ended around the same steps."""
+    """Return the mean and the 20-80 percentile band of episodes near the same steps."""
     places = np.linspace(curve.steps.min(), curve.steps.max(), _PLACES)
     return summarise_near(curve.steps, curve.returns, places, _REACH, (20.0, 80.0))
 
 
 def curve_figure(curve: LearningCurve) -> Figure:
-    """Episodes as dots, their trend as a line with its band, the evaluation as a marker."""
+    """Draw episodes as dots, their trend as a line with a band, the evaluation as a marker."""
     figure = Figure(figsize=(8, 5.4), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.set_title(curve.title, fontsize=13)
     axes.set_xlabel("environment steps")

@@ -29,46 +29,49 @@ _CHUNK = 1024
 class Plane:
     """Two directions in state space, with coordinates for states and states for coordinates."""
 
+    policy: ImelPolicy
+    """Whose memories and normaliser the plane was made from."""
     labels: tuple[str, str]
     origin: Tensor  # [d_s] where both coordinates are zero
     directions: Tensor  # [2, d_s] orthonormal, or zero where the space has no second dimension
     normalised: bool
     """Whether the plane lies in normalised or in raw state space."""
 
+    def coordinates(self, states: Tensor) -> Array:
+        """Project raw states onto the plane."""
+        space = self.policy.normaliser(states) if self.normalised else states
+        return as_array((space - self.origin) @ self.directions.T)  # [N, 2]
 
-@dataclass(frozen=True)
-class View:
-    """A plane with the part of it that is shown."""
+    def states(self, coordinates: Array) -> Tensor:
+        """Return the raw states at coordinates; other components are at the memories' mean."""
+        along = torch.as_tensor(coordinates, dtype=torch.float32, device=self.origin.device)
+        space = self.origin + along @ self.directions
+        return self.policy.normaliser.inverse(space) if self.normalised else space
 
-    plane: Plane
-    policy: ImelPolicy
-    """Whose memories and normaliser the plane was made from."""
-    x: Array
-    y: Array
+
+View = tuple[Plane, Array, Array]
+"""A plane with the part of it that is shown: the coordinates of columns and rows."""
 
 
 def common_view(policies: Sequence[ImelPolicy]) -> View:
-    """The plane of the last of some policies, as far as the memories of all of them reach."""
-    last = policies[-1]
-    plane = state_plane(last)
-    places = [coordinates(plane, last, policy.memory.column("states")) for policy in policies]
+    """Return the plane of the last policy, as far as the memories of all policies reach."""
+    plane = state_plane(policies[-1])
+    places = [plane.coordinates(policy.memory.column("states")) for policy in policies]
     x, y = (_axis(np.concatenate(places)[:, i]) for i in range(2))
-    return View(plane, last, x, y)
+    return plane, x, y
 
 
 def policy_surface(
     policy: ImelPolicy, title: str, action: int | None = None, view: View | None = None
 ) -> PolicySurface:
-    """The policy over a plane, for one dimension of the action."""
+    """Compute the policy's mean over a plane, for one dimension of the action."""
     memory = policy.memory
     improved = memory.column("improved_means")
     chosen, note = choose_action(improved, action)
     states = memory.column("states")
-    view = common_view([policy]) if view is None else view
-    plane, x, y = view.plane, view.x, view.y
-    positions = coordinates(plane, view.policy, states)
+    plane, x, y = common_view([policy]) if view is None else view
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    means = act_at(policy, _states(plane, view.policy, grid))
+    means = act_at(policy, plane.states(grid))
     return PolicySurface(
         title=title + note,
         axis_labels=plane.labels,
@@ -76,7 +79,7 @@ def policy_surface(
         x=x,
         y=y,
         means=means[:, chosen].reshape(len(y), len(x)),
-        positions=positions,
+        positions=plane.coordinates(states),
         old_means=as_array(memory.column("means")[:, chosen]),
         improved_means=as_array(improved[:, chosen]),
         policy_means=act_at(policy, states)[:, chosen],
@@ -88,24 +91,32 @@ def state_plane(policy: ImelPolicy) -> Plane:
     states = policy.memory.column("states")
     if states.shape[1] == 2:
         identity = torch.eye(2, device=states.device)
-        return Plane(("state 0", "state 1"), torch.zeros_like(states[0]), identity, False)
+        return Plane(policy, ("state 0", "state 1"), torch.zeros_like(states[0]), identity, False)
     return principal_plane(policy, states)
 
 
 def principal_plane(policy: ImelPolicy, states: Tensor) -> Plane:
     """The first two principal components of raw states, in normalised state space."""
-    normalised = policy.normaliser(states)
-    origin = normalised.mean(dim=0)
-    _, scales, components = torch.linalg.svd(normalised - origin, full_matrices=False)
-    directions = torch.zeros(2, states.shape[1], device=states.device)
+    origin, directions, shares = principal_components(policy.normaliser(states))
     labels = ["no second dimension", "no second dimension"]
-    shares = scales.square() / scales.square().sum().clamp_min(1e-12)
-    for i in range(min(2, components.shape[0])):
-        largest = components[i].abs().argmax()
-        # A component's sign is arbitrary: fixed, the same run always gives the same picture
-        directions[i] = components[i] * components[i, largest].sign()
+    for i in range(min(2, states.shape[1])):
         labels[i] = _component_label(i, float(shares[i]), directions[i])
-    return Plane((labels[0], labels[1]), origin, directions, True)
+    return Plane(policy, (labels[0], labels[1]), origin.float(), directions.float(), True)
+
+
+def principal_components(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean of rows [n, d], the two directions of largest variance [2, d], their shares of it."""
+    rows = rows.double()
+    origin = rows.mean(dim=0)
+    centred = rows - origin
+    values, vectors = torch.linalg.eigh(centred.T @ centred)  # ascending
+    directions, shares = rows.new_zeros(2, len(origin)), rows.new_zeros(2)
+    for i in range(min(2, len(values))):
+        direction = vectors[:, -1 - i]
+        # A component's sign is arbitrary: fixed, the same run always gives the same picture
+        directions[i] = direction * direction[direction.abs().argmax()].sign()
+        shares[i] = values[-1 - i] / values.sum().clamp_min(1e-12)
+    return origin, directions, shares
 
 
 def _component_label(number: int, share: float, direction: Tensor) -> str:
@@ -116,7 +127,7 @@ def _component_label(number: int, share: float, direction: Tensor) -> str:
 
 
 def choose_action(improved: Tensor, action: int | None) -> tuple[int, str]:
-    """The dimension to show, and a note on the choice where there is one."""
+    """Choose the action dimension to show, and a note on the choice where there is one."""
     count = improved.shape[1]
     if action is not None and not 0 <= action < count:
         raise SettingsError(f"action={action} is not between 0 and {count - 1}")
@@ -128,19 +139,6 @@ def choose_action(improved: Tensor, action: int | None) -> tuple[int, str]:
     return chosen, f": action {chosen} of {count}, whose μ* varies most"
 
 
-def coordinates(plane: Plane, policy: ImelPolicy, states: Tensor) -> Array:
-    """Where raw states lie on a plane, by the normaliser of a policy."""
-    space = policy.normaliser(states) if plane.normalised else states
-    return as_array((space - plane.origin) @ plane.directions.T)  # [N, 2]
-
-
-def _states(plane: Plane, policy: ImelPolicy, coordinates: Array) -> Tensor:
-    """Raw states on the plane: all other components are at the memories' mean."""
-    along = torch.as_tensor(coordinates, dtype=torch.float32, device=plane.origin.device)
-    space = plane.origin + along @ plane.directions
-    return policy.normaliser.inverse(space) if plane.normalised else space
-
-
 def _axis(coordinates: Array) -> Array:
     """The range in which the memories lie, but for stray ones."""
     low, high = np.percentile(coordinates, [0.5, 99.5])
@@ -149,11 +147,11 @@ def _axis(coordinates: Array) -> Array:
 
 
 def act_at(policy: ImelPolicy, states: Tensor) -> Array:
-    """The means of a policy as it stands at many raw states."""
+    """Compute a policy's means at many raw states, chunk by chunk."""
     chunks = (states[i : i + _CHUNK] for i in range(0, len(states), _CHUNK))
     return np.concatenate([as_array(policy.decide(chunk)[0]) for chunk in chunks])
 
 
 def as_array(tensor: Tensor) -> Array:
-    """A tensor for drawing."""
+    """Convert a tensor to a float64 array."""
     return tensor.detach().cpu().double().numpy()

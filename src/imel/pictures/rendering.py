@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 
 class UnclearStateError(ImelError):
-    """This observation, unlike others of its environment, is none it could be put into."""
+    """This observation does not determine a state of its environment."""
 
 
 _QUALITY = 82
@@ -45,7 +45,7 @@ def prepare_drawing() -> None:
 
 
 def picture(env: Environment) -> bytes:
-    """What the environment looks like now, as a JPEG file."""
+    """Render the environment to the bytes of a JPEG file."""
     image = Image.fromarray(pixels_of(env))
     image.thumbnail((_LARGEST, _LARGEST))
     file = io.BytesIO()
@@ -89,13 +89,13 @@ def pose(env: Environment, observation: Array) -> None:
 
 
 def _is_locomotion(inner: Any) -> bool:
-    """MuJoCo tasks that observe all joints but where on the ground they stand."""
+    """Return whether a MuJoCo task observes all joints except its place on the ground."""
     structure = getattr(inner, "observation_structure", {})
     return "skipped_qpos" in structure and "qvel" in structure
 
 
 def _set_state(inner: Any, observation: Array) -> Array:
-    """Set what was observed; the part of it that the picture shows, as observed afterwards."""
+    """Set the observed state; return the visible part of it as observed afterwards."""
     if not hasattr(inner, "set_state"):
         inner.state = observation
         return observation

@@ -1,31 +1,37 @@
 """The picture of a policy: its mean over a plane of states, and the memories it is made of.
 
-Left the policy as a map; right an update step as in the paper's Figure 1, against one axis.
+Left the policy as a map; right an update step as in the paper's Figure 1, against one axis. Over
+training the map is an animated GIF, from one checkpoint to the next.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from imel.pictures.nearby import Array, summarise_near
+from imel.pictures.nearby import Array, Summary, summarise_near
 
 _MAP, _RANGE = "coolwarm", Normalize(-1.0, 1.0)
-RAISED, LOWERED, OLD, POLICY = "#b2182b", "#2166ac", "#8a8a8a", "#111111"
+_RAISED, _LOWERED, OLD, POLICY = "#b2182b", "#2166ac", "#8a8a8a", "#111111"
 _MOST_ARROWS = 300
 _ARROW_HEIGHT = 0.06
 """The arrow of a change by one policy unit, as a share of the map's height."""
 _TICKS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
-REACH = 0.05
+_GIF_DOTS_PER_INCH = 90
+_LAST = 6
+"""The last frame of an animation stays as long as this many."""
+_REACH = 0.05
 """The policy's line averages over memories this near, as a share of their extent."""
 
 
@@ -53,9 +59,8 @@ class PolicySurface:
 
 
 def surface_figure(surface: PolicySurface) -> Figure:
-    """The map and the update side by side."""
+    """Draw the map and the update side by side."""
     figure = Figure(figsize=(13, 5.8), layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(surface.title, fontsize=13)
     left, right = figure.subplots(1, 2)
     _draw_policy(figure, left, surface)
@@ -73,7 +78,7 @@ def _draw_policy(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
 
 
 def draw_map(axes: Axes, surface: PolicySurface) -> QuadMesh:
-    """The policy over the plane and the memories on it; what a colour bar is made from."""
+    """Draw the policy over the plane and its memories; return the image for a colour bar."""
     image = axes.pcolormesh(
         surface.x,
         surface.y,
@@ -110,26 +115,11 @@ def _draw_update(axes: Axes, surface: PolicySurface) -> None:
     rows = surface.shown()
     x = surface.positions[rows, 0]
     old, improved = surface.old_means[rows], surface.improved_means[rows]
-    for chosen, colour, label in (
-        (improved > old, RAISED, "μ → μ*, raised"),
-        (improved <= old, LOWERED, "μ → μ*, lowered"),
-    ):
-        draw_arrows(
-            axes, x[chosen], old[chosen], improved[chosen], color=colour, alpha=0.55, label=label
-        )
+    draw_improvements(axes, x, old, improved, "μ → μ*")
     axes.scatter(x, old, s=14, color=OLD, zorder=3, label="μ: the mean at a memory")
-    line = summarise_near(
-        surface.positions[:, 0], surface.policy_means, surface.x, REACH, (10.0, 90.0)
-    )
+    label = "new policy: mean and 10–90 % over the memories near there"
+    line = draw_policy_line(axes, surface.positions[:, 0], surface.policy_means, surface.x, label)
     axes.fill_between(line.places, line.low, line.high, color=POLICY, alpha=0.13, linewidth=0)
-    axes.plot(
-        line.places,
-        line.mean,
-        color=POLICY,
-        linewidth=2.2,
-        zorder=4,
-        label="new policy: mean and 10–90 % over the memories near there",
-    )
     scale_actions(axes, np.concatenate([old, improved, surface.policy_means]))
     axes.set_xlim(surface.x[0], surface.x[-1])
     axes.set_xlabel(surface.axis_labels[0])
@@ -137,8 +127,49 @@ def _draw_update(axes: Axes, surface: PolicySurface) -> None:
     axes.set_title("the memories' improvement, and the policy made of it", fontsize=11)
 
 
+def save_animation(surfaces: Sequence[PolicySurface], path: Path, per_second: int = 4) -> None:
+    """Write maps with the same axes as the frames of a GIF; each has its own title."""
+    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
+    axes = figure.subplots()
+    image = draw_map(axes, surfaces[-1])
+    label = f"{surfaces[-1].action_label} (its range is [-1, 1])"
+    figure.colorbar(image, ax=axes, label=label, extend="both")
+    # Laid out once, with the longest title: frames must not jump
+    axes.set_title(max((surface.title for surface in surfaces), key=len), fontsize=11)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    writer = PillowWriter(fps=per_second)
+    with writer.saving(figure, path, _GIF_DOTS_PER_INCH):
+        for number, surface in enumerate(surfaces):
+            axes.clear()
+            draw_map(axes, surface)
+            axes.set_title(surface.title, fontsize=11)
+            for _ in range(_LAST if number == len(surfaces) - 1 else 1):
+                writer.grab_frame()
+
+
+def draw_improvements(axes: Axes, x: Array, old: Array, improved: Array, label: str) -> None:
+    """Draw arrows from mu to mu*; raised and lowered ones differ in colour."""
+    raised = improved > old
+    for chosen, colour, name in ((raised, _RAISED, "raised"), (~raised, _LOWERED, "lowered")):
+        columns = (column[chosen] for column in (x, old, improved))
+        draw_arrows(axes, *columns, color=colour, alpha=0.5, label=f"{label}, {name}")
+
+
+def draw_policy_line(
+    axes: Axes, x: Array, means: Array, places: Array, label: str, old: bool = False
+) -> Summary:
+    """Draw a policy's mean over the states near each place; return the summary."""
+    line = summarise_near(x, means, places, _REACH, (10.0, 90.0))
+    colour, style = (OLD, "--") if old else (POLICY, "-")
+    axes.plot(
+        line.places, line.mean, color=colour, linestyle=style, linewidth=2.3, zorder=4, label=label
+    )
+    return line
+
+
 def draw_arrows(axes: Axes, x: Array, start: Array, end: Array, **style: Any) -> None:
-    """Vertical lines with a head at their end, whatever the axis' scale."""
+    """Draw vertical lines with a head at their end, whatever the axis' scale."""
     axes.vlines(x, start, end, linewidth=0.9, **style)
     style.pop("label", None)
     for chosen, marker in ((end > start, "^"), (end < start, "v")):
@@ -146,7 +177,7 @@ def draw_arrows(axes: Axes, x: Array, start: Array, end: Array, **style: Any) ->
 
 
 def scale_actions(axes: Axes, values: Array) -> None:
-    """All of the action range in detail, and far beyond it what means have drifted there.
+    """Scale the axis: the action range linear, means beyond it logarithmic.
 
     Beyond the range actions are clipped and means no longer matter, but they may be far off.
     """

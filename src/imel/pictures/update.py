@@ -6,17 +6,14 @@ import textwrap
 from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from imel.pictures.nearby import Array, summarise_near
+from imel.pictures.nearby import Array
 from imel.pictures.surface import (
-    LOWERED,
     OLD,
     POLICY,
-    RAISED,
-    REACH,
-    draw_arrows,
+    draw_improvements,
+    draw_policy_line,
     scale_actions,
 )
 
@@ -37,49 +34,31 @@ class UpdateStep:
 
 
 def update_figure(step: UpdateStep) -> Figure:
-    """Old policy, the improvement of each experience, and the new policy made of them."""
+    """Draw the old policy, the improvement of each experience, and the new policy."""
     figure = Figure(figsize=(9.5, 5.8), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     count = len(step.positions)
     shown = np.random.default_rng(0).permutation(count)[:_MOST_ARROWS]
     x, old, improved = (
         column[shown] for column in (step.positions, step.old_means, step.improved_means)
     )
-    raised = improved > old
-    for chosen, colour, label in ((raised, RAISED, "raised"), (~raised, LOWERED, "lowered")):
-        draw_arrows(
-            axes,
-            *(column[chosen] for column in (x, old, improved)),
-            color=colour,
-            alpha=0.5,
-            label=f"improvement μ → μ*, {label}",
-        )
+    draw_improvements(axes, x, old, improved, "improvement μ → μ*")
     low, high = np.percentile(step.positions, [0.5, 99.5])
     places = np.linspace(low, high, 160)
-    for means, colour, style, name in (
-        (step.old_means, OLD, "--", "old policy μ"),
-        (step.new_means, POLICY, "-", "new policy"),
-    ):
+    for means, name in ((step.old_means, "old policy μ"), (step.new_means, "new policy")):
+        of_old = means is step.old_means
         axes.scatter(
             x,
             means[shown],
             s=9,
-            color=colour,
+            color=OLD if of_old else POLICY,
             alpha=0.55,
             linewidths=0,
             zorder=3,
             label=f"{name} at a state",
         )
-        line = summarise_near(step.positions, means, places, REACH, (10.0, 90.0))
-        axes.plot(
-            line.places,
-            line.mean,
-            color=colour,
-            linestyle=style,
-            linewidth=2.4,
-            zorder=4,
-            label=f"{name}, mean near there",
+        draw_policy_line(
+            axes, step.positions, means, places, f"{name}, mean near there", old=of_old
         )
     scale_actions(axes, np.concatenate([old, improved, step.new_means]))
     axes.set_xlim(low, high)

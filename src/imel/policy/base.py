@@ -142,9 +142,9 @@ class ImelPolicy(BasePolicy):
         self.invalidate()
         return result
 
-    def expected_state(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return tensors with the names, shapes and types that a saved state must have."""
-        del found  # for policies that hold what grows with a run
+    def shapes_for(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors of the shapes that `load_state_dict` accepts in place of some state."""
+        del state
         return dict(self.state_dict())
 
     @property

@@ -36,7 +36,8 @@ def load_policy(cls: type[P], path: str, device: torch.device | str) -> P:
     arguments, state = document["policy_arguments"], checkpoint.under("policy", tensors)
     # On the device that holds nothing first: what a file claims about sizes is not believed
     with torch.device("meta"), checkpoint.building(path):
-        shapes = policy_class(observation_space, action_space, **arguments).expected_state(state)
+        empty = policy_class(observation_space, action_space, **arguments)
+        shapes = empty.shapes_for(state)
     checkpoint.check_tensors(shapes, state, "policy", path)
     policy = policy_class(observation_space, action_space, **arguments)
     policy.load_state_dict(state)

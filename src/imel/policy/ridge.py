@@ -152,17 +152,14 @@ class RidgePolicy(ImelPolicy):
         self.averaged.copy_(matrix @ self.averaged)
         self.lessons.transform(matrix)
 
-    def expected_state(self, found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return tensors of the shapes that a saved state must have, with its number of lessons."""
-        expected = super().expected_state(found)
-        episodes = found.get("lessons.episodes")
-        rows = 0 if episodes is None else episodes.numel()
-        for name, tensor in expected.items():
-            if rows and name.startswith("lessons.") and tensor.dim():
-                expected[name] = torch.empty(
-                    rows, *tensor.shape[1:], dtype=tensor.dtype, device="meta"
-                )
-        return expected
+    def shapes_for(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return tensors of the shapes it can load: with as many lessons as a file holds."""
+        shapes = super().shapes_for(state)
+        episodes = state.get("lessons.episodes")
+        if episodes is not None and episodes.ndim == 1:
+            sized = self.lessons.with_rows(episodes.shape[0])
+            shapes |= {f"lessons.{name}": tensor for name, tensor in sized.items()}
+        return shapes
 
 
 def _by_episode(features: Tensor, episodes: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:

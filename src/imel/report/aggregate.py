@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from imel.report.names import Styles, algorithm_name, legend_handles, styles
@@ -28,7 +27,6 @@ def scores_figure(
     measures = [chosen for chosen in measures if chosen]
     height = 0.34 * len(labels) + 1.4
     figure = Figure(figsize=(4.6 * len(measures), height), layout="constrained")
-    FigureCanvasAgg(figure)
     title = "interquartile mean over tasks and seeds, 95 % bootstrap interval"
     found = [(overall(chosen, label), len(chosen)) for chosen in measures for label in labels]
     if any(one is not None and one[1] < most for one, most in found):
@@ -71,7 +69,6 @@ def profile_figure(
 ) -> Figure:
     """The share of runs whose score is above each threshold."""
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     axes.set_title("performance profile: deterministic return of every task and seed", fontsize=11)
     axes.set_xlabel(f"{_score_label(reference)}, τ")
@@ -103,7 +100,6 @@ def ablation_figure(chosen: Sequence[Scale], base: str, variants: Sequence[str])
     panels = {"all tasks": chosen} | {scale.task.task: [scale] for scale in chosen}
     size = (1.5 * len(panels) + 1.6, 0.28 * len(variants) + 1.5)
     figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(
         f"score less that of {algorithm_name(base)} (0 random, 1 {algorithm_name(base)}), "
         "95 % interval; in colour where it excludes zero",

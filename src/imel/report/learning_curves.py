@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -98,7 +97,6 @@ def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> F
     columns = _columns(len(tasks))
     rows = math.ceil(len(tasks) / columns)
     figure = Figure(figsize=(max(3.5 * columns, 6.0), 2.7 * rows + 1.0), layout="constrained")
-    FigureCanvasAgg(figure)
     fits = len(kind.caption) < _LETTERS_PER_INCH * figure.get_figwidth()
     figure.suptitle(kind.caption if fits else kind.caption.replace(": ", ":\n"), fontsize=11)
     style = styles(results.labels)

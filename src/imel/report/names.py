@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.lines import Line2D
@@ -36,23 +35,17 @@ _NAMES = {
 _OTHERS = ("#8c8c8c", "#b8a600", "#8b4513", "#1b4d3e", "#f0a0a0")
 
 
-@dataclass(frozen=True)
-class _KnownTask:
-    title: str
-    state_dim: int
-    action_dim: int
-
-
 _TASKS = {
-    "mountaincar": _KnownTask("MountainCarContinuous", 2, 1),
-    "pendulum": _KnownTask("InvertedPendulum", 4, 1),
-    "double-pendulum": _KnownTask("InvertedDoublePendulum", 11, 1),
-    "hopper": _KnownTask("Hopper", 11, 3),
-    "walker2d": _KnownTask("Walker2d", 17, 6),
-    "halfcheetah": _KnownTask("HalfCheetah", 17, 6),
-    "ant": _KnownTask("Ant", 27, 8),
-    "humanoid": _KnownTask("Humanoid", 257, 17),
+    "mountaincar": "MountainCarContinuous (2, 1)",
+    "pendulum": "InvertedPendulum (4, 1)",
+    "double-pendulum": "InvertedDoublePendulum (11, 1)",
+    "hopper": "Hopper (11, 3)",
+    "walker2d": "Walker2d (17, 6)",
+    "halfcheetah": "HalfCheetah (17, 6)",
+    "ant": "Ant (27, 8)",
+    "humanoid": "Humanoid (257, 17)",
 }
+"""Environments of the paper's tasks, with the dimensions of state and action."""
 
 
 def task_order(task: str) -> tuple[int, str]:
@@ -63,10 +56,7 @@ def task_order(task: str) -> tuple[int, str]:
 
 def task_title(task: str) -> str:
     """Its environment, and the dimensions of state and action where they are known."""
-    if task not in _TASKS:
-        return task
-    known = _TASKS[task]
-    return f"{known.title} ({known.state_dim}, {known.action_dim})"
+    return _TASKS.get(task, task)
 
 
 def algorithm_order(label: str) -> tuple[int, str]:

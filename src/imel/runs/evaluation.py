@@ -1,10 +1,11 @@
-"""Playing episodes with a policy: environments, returns, and videos."""
+"""Evaluating a policy: returns over episodes side by side, and videos."""
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 import warnings
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ from gymnasium.wrappers import RecordVideo
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import check_for_correct_spaces
 
-from imel.algorithm import IMeL
 from imel.environments import make_environments
 from imel.errors import ImelError
+from imel.playing import LONGEST, play
+from imel.policy import ImelPolicy
 from imel.runs.layout import VIDEO
 
 EVALUATION_SEED = 10_000
@@ -34,7 +36,7 @@ class Returns:
     lengths: list[int]
 
     def as_json(self) -> dict[str, Any]:
-        """Summary and raw numbers."""
+        """Return the summary and the raw numbers."""
         return {
             "mean": float(np.mean(self.returns)),
             "std": float(np.std(self.returns)),
@@ -52,31 +54,60 @@ class Returns:
         )
 
 
-def evaluate(model: IMeL, env_id: str, episodes: int, seed: int, deterministic: bool) -> Returns:
-    """Play episodes; the same seed gives the same episodes."""
-    env = make_environments(env_id, min(episodes, _SIDE_BY_SIDE))
-    try:
-        check_for_correct_spaces(env, model.observation_space, model.action_space)
-    except ValueError as error:
-        raise ImelError(f"the model was not made for {env_id}: {error}") from None
-    env.seed(seed)
-    model.policy.generator.manual_seed(seed)
-    returns, lengths = evaluate_policy(
-        model, env, episodes, deterministic=deterministic, return_episode_rewards=True
-    )
-    env.close()
+def evaluate(
+    policy: ImelPolicy,
+    env_id: str,
+    episodes: int,
+    seed: int = EVALUATION_SEED,
+    deterministic: bool = True,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Returns:
+    """Play episodes; the same seed gives the same episodes. `progress` is told after each step."""
+
+    def tell(played: dict[str, Any], _: dict[str, Any]) -> None:
+        steps = played["current_lengths"].sum() / limit
+        progress(min(1.0, (len(played["episode_rewards"]) + steps) / episodes))
+
+    with closing(make_environments(env_id, min(episodes, _SIDE_BY_SIDE))) as env:
+        try:
+            check_for_correct_spaces(env, policy.observation_space, policy.action_space)
+        except ValueError as error:
+            raise ImelError(f"the model was not made for {env_id}: {error}") from None
+        spec = env.get_attr("spec", [0])[0]
+        limit = getattr(spec, "max_episode_steps", None) or LONGEST
+        env.seed(seed)
+        policy.generator.manual_seed(seed)
+        returns, lengths = evaluate_policy(
+            policy,  # which predicts as its algorithm does
+            env,
+            episodes,
+            deterministic=deterministic,
+            callback=tell,
+            return_episode_rewards=True,
+        )
     assert isinstance(returns, list)
     assert isinstance(lengths, list)
     return Returns([float(value) for value in returns], [int(value) for value in lengths])
 
 
-def record_video(model: IMeL, env_id: str, folder: Path, seed: int) -> Path:
+def record_video(policy: ImelPolicy, env_id: str, folder: Path, seed: int) -> Path:
     """Play one deterministic episode into a video file in a folder."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".video-") as place:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what matters among them becomes an error
-                _record_episode(model, env_id, place, seed)
+                env = RecordVideo(
+                    gymnasium.make(env_id, render_mode="rgb_array"),
+                    place,
+                    name_prefix=VIDEO,
+                    episode_trigger=lambda _: True,
+                    disable_logger=True,
+                )
+                with closing(env):
+                    for _ in play(
+                        env, lambda seen: policy.predict(seen, deterministic=True)[0], seed
+                    ):
+                        pass
             (video,) = Path(place).glob("*.mp4")
         except Exception as error:  # whatever a driver or a renderer may raise
             raise ImelError(
@@ -84,20 +115,3 @@ def record_video(model: IMeL, env_id: str, folder: Path, seed: int) -> Path:
                 "osmesa; classic control needs pygame)"
             ) from None
         return video.replace(folder / video.name)
-
-
-def _record_episode(model: IMeL, env_id: str, folder: str, seed: int) -> None:
-    env = RecordVideo(
-        gymnasium.make(env_id, render_mode="rgb_array"),
-        folder,
-        name_prefix=VIDEO,
-        episode_trigger=lambda _: True,
-        disable_logger=True,
-    )
-    with contextlib.closing(env):
-        observation, _ = env.reset(seed=seed)
-        over = False
-        while not over:
-            action, _ = model.predict(observation, deterministic=True)
-            observation, _, terminated, truncated, _ = env.step(action)
-            over = terminated or truncated

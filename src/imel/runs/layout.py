@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from imel.errors import ImelError
-from imel.persistence.files import write_atomically
+from imel.persistence.files import locked, write_atomically
 
 CONFIG = "config.json"
 PROVENANCE = "provenance.json"
@@ -22,6 +20,8 @@ MONITOR = "monitor.csv"
 MODEL = "model.safetensors"
 EVALUATION = "evaluation.json"
 CURVE = "curve.png"
+LESSONS = "lessons.png"
+DELETION = "deletion.png"
 POLICY = "policy.png"
 UPDATE = "update.png"
 ANIMATION = "policy.gif"
@@ -37,7 +37,7 @@ _LEFT_BY_A_KILLED_WRITER = (
 
 _MADE_BY_A_RUN = (
     *(CONFIG, PROVENANCE, PROGRESS, PROGRESS_JSON, MONITOR, MODEL, EVALUATION, TRACKING),
-    *(TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION),
+    *(TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION, LESSONS, DELETION),
     "events.out.tfevents.*",
     f"{CHECKPOINTS}/iteration-*.safetensors",
     f"{VIDEO}-episode-*.mp4",
@@ -46,7 +46,7 @@ _MADE_BY_A_RUN = (
 
 @contextlib.contextmanager
 def claimed(path: Path | None, default_name: str, overwrite: bool) -> Iterator[Path]:
-    """A folder without a run in it, for this process alone until the block ends.
+    """Lock a folder without a run in it for this process until the block ends.
 
     A folder named by the user is refused if it holds a run already, unless that may be
     overwritten; the default one is always new.
@@ -66,7 +66,7 @@ def claimed(path: Path | None, default_name: str, overwrite: bool) -> Iterator[P
 
 @contextlib.contextmanager
 def reopened(folder: Path) -> Iterator[None]:
-    """A folder with a run in it, for this process alone until the block ends."""
+    """Lock a folder with a run in it for this process until the block ends."""
     if not (folder / CONFIG).is_file():
         raise ImelError(f"{folder} holds no run to resume (no {CONFIG})")
     with _locked(folder):
@@ -74,7 +74,7 @@ def reopened(folder: Path) -> Iterator[None]:
 
 
 def files_of_a_run(folder: Path) -> list[Path]:
-    """The files in a folder that a run makes; nothing else is ever removed."""
+    """List the files in a folder that a run makes; nothing else is ever removed."""
     return [file for pattern in _MADE_BY_A_RUN for file in sorted(folder.glob(pattern))]
 
 
@@ -84,11 +84,19 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What `write_json` wrote, or something a user broke since: refused by name."""
+    """Read what `write_json` wrote, or refuse by name what a user broke since."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ImelError(f"{path} is not valid JSON: {error}") from None
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a JSON table; empty where there is no such file."""
+    document = read_json(path) if path.is_file() else {}
+    if not isinstance(document, dict):
+        raise ImelError(f"{path} holds no table of settings")
+    return document
 
 
 def _new_folder(name: str) -> Path:
@@ -115,15 +123,8 @@ def _named_folder(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ImelError(f"another process is writing a run to {folder}") from None
+    with locked(folder, f"another process is writing a run to {folder}"):
         for pattern in _LEFT_BY_A_KILLED_WRITER:  # and nobody is writing now
             for file in folder.glob(pattern):
                 file.unlink()
         yield
-    finally:
-        os.close(descriptor)  # which also gives the lock back

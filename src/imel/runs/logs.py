@@ -69,7 +69,7 @@ class EpisodeLog(BaseCallback):
 
 
 def _rows_until(path: Path, column: str, steps: int) -> list[dict[str, str]]:
-    """The rows of a file that were written by then; a line cut short by a kill is none."""
+    """Read the rows up to a step; a line cut short by a kill is not a row."""
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -83,5 +83,5 @@ def _rows_until(path: Path, column: str, steps: int) -> list[dict[str, str]]:
 
 
 def _number(text: str) -> float:
-    """As it was before it was written: whole numbers stay whole."""
+    """Parse a number; whole numbers stay whole."""
     return int(text) if text.lstrip("-").isdigit() else float(text)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
+import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
@@ -12,7 +16,9 @@ from imel.errors import SettingsError, nearest_name
 from imel.policy import POLICIES, ImelPolicy
 from imel.runs.trackers import TRACKERS, check_tracker
 from imel.settings import Settings
+from imel.settings.gone import GONE
 
+_SETTINGS = {f.name for policy in POLICIES.values() for f in fields(policy.settings_class)}
 POLICY_NAMES: dict[str, type[ImelPolicy]] = {
     name.removesuffix("Policy").lower(): policy for name, policy in POLICIES.items()
 }
@@ -65,7 +71,7 @@ class Plan:
         return find_policy(self.run.policy)
 
     def as_json(self) -> dict[str, Any]:
-        """A document that `--config` reads back as this plan."""
+        """Return the document that `--config` reads back as this plan."""
         return {
             "env": self.env,
             **asdict(self.run),
@@ -100,3 +106,53 @@ def checked(run: RunArguments) -> RunArguments:
     if run.track is not None:
         check_tracker(run.track)
     return run
+
+
+# --- files for `imel train --config`: JSON or TOML, every key checked ---
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Read a JSON or TOML file; refuse unknown keys, wrong types and bad values by name."""
+    document = _parse(path)
+    try:
+        _check_document(document)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from None
+    return document
+
+
+def settings_in(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the algorithm's settings among a document's keys."""
+    return {name: value for name, value in document.items() if name in _SETTINGS}
+
+
+def _check_document(document: Mapping[str, Any]) -> None:
+    """Refuse unknown keys and values of the wrong type."""
+    hints = {"env": str, **typing.get_type_hints(RunArguments), "policy_kwargs": dict}
+    for name, value in document.items():
+        if name in _SETTINGS:
+            continue
+        if name in GONE:
+            raise SettingsError(f"'{name}' is no setting any more: {GONE[name]}")
+        if name not in hints:
+            raise SettingsError(
+                f"unknown key '{name}'; {nearest_name(name, _SETTINGS | set(hints))}"
+            )
+        hint = hints[name]
+        if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
+            expected = getattr(hint, "__name__", str(hint))
+            raise SettingsError(f"{name}={value!r} is not of type {expected}")
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"cannot read {path}: {error}") from None
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        kind = "TOML" if path.suffix == ".toml" else "JSON"
+        raise SettingsError(f"{path} is not valid {kind}: {error}") from None
+    if not isinstance(document, dict):
+        raise SettingsError(f"{path} holds no table of settings")
+    return document

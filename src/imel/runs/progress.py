@@ -36,44 +36,48 @@ LABELS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "memory/effective_neighbours": ("memories behind an action", "{:.1f}".format),
 }
 
+_SHORT = {
+    # recorded key: what a plain line calls it
+    "rollout/ep_rew_mean": "return",
+    "rollout/ep_len_mean": "length",
+    "rollout/std": "sigma",
+    "improve/policy_kl": "policy KL",
+    "memory/size": "memories",
+}
+
 _PLAIN_SECONDS, _PLAIN_SHARE = 5.0, 0.1
 """A plain line is due after this time, or after this share of the run."""
 
 
-class Clock:
+class _Pace(KVWriter):
     """How far a run is, how fast, and how long it has to go."""
 
     def __init__(self, total: int) -> None:
-        self.total = total
-        self._start = time.monotonic()
+        self._total, self._start = total, time.monotonic()
 
-    def rate(self, steps: int) -> float:
-        """Steps per second since the start."""
+    def _rate(self, steps: int) -> float:
         return steps / max(time.monotonic() - self._start, 1e-9)
 
-    def left(self, steps: int) -> str:
-        """Time to the end at the rate so far."""
-        seconds = max(self.total - steps, 0) / max(self.rate(steps), 1e-9)
+    def _left(self, steps: int) -> str:
+        seconds = max(self._total - steps, 0) / max(self._rate(steps), 1e-9)
         return str(timedelta(seconds=round(seconds)))
 
-    def share(self, steps: int) -> float:
-        """How much of the run is done."""
-        return min(steps / self.total, 1.0)
+    def _share(self, steps: int) -> float:
+        return min(steps / self._total, 1.0)
 
 
-class LiveTable(KVWriter):
+class LiveTable(_Pace):
     """The latest values with their names, redrawn in place above a progress bar."""
 
     def __init__(self, title: str, total: int, console: Console) -> None:
+        super().__init__(total)
         self._title = title
-        self._clock = Clock(total)
         # No thread of its own: it is redrawn when there is something new
         self._live = Live(self._render({}, 0), console=console, auto_refresh=False)
         self._live.start(refresh=True)
 
     def write(self, key_values: dict[str, Any], key_excluded: Values, step: int = 0) -> None:
         """Show the values of an iteration."""
-        del key_excluded
         self._live.update(self._render(key_values, step), refresh=True)
 
     def close(self) -> None:
@@ -81,67 +85,52 @@ class LiveTable(KVWriter):
         self._live.stop()
 
     def _render(self, values: Values, steps: int) -> Group:
-        clock = self._clock
         table = Table(
             title=Text(self._title), title_justify="left", show_header=False, min_width=60
         )
         table.add_column(ratio=1)
         table.add_column(justify="right", min_width=18)
-        table.add_row("environment steps", f"{steps:,} of {clock.total:,}")
-        table.add_row("steps per second", f"{clock.rate(steps):,.0f}")
-        table.add_row("time left", clock.left(steps) if steps else "-")
+        table.add_row("environment steps", f"{steps:,} of {self._total:,}")
+        table.add_row("steps per second", f"{self._rate(steps):,.0f}")
+        table.add_row("time left", self._left(steps) if steps else "-")
         table.add_section()
         for key, (label, write) in LABELS.items():
             if key in values:
                 table.add_row(label, write(values[key]))
-        bar = ProgressBar(total=1.0, completed=clock.share(steps), width=60)
-        return Group(table, bar)
+        return Group(table, ProgressBar(total=1.0, completed=self._share(steps), width=60))
 
 
-class PlainLines(KVWriter):
+class PlainLines(_Pace):
     """One line every few seconds, for logs and pipes."""
 
     def __init__(self, total: int, console: Console) -> None:
-        self._clock = Clock(total)
+        super().__init__(total)
         self._console = console
         self._last_time, self._last_share = float("-inf"), 0.0
 
     def write(self, key_values: dict[str, Any], key_excluded: Values, step: int = 0) -> None:
         """Print the values of an iteration, if a line is due."""
-        del key_excluded
-        share, now = self._clock.share(step), time.monotonic()
+        share, now = self._share(step), time.monotonic()
         due = now - self._last_time >= _PLAIN_SECONDS
-        if not (due or share - self._last_share >= _PLAIN_SHARE or share == 1.0):
-            return
-        self._last_time, self._last_share = now, share
-        self._console.out(self._line(key_values, step), highlight=False)
+        if due or share - self._last_share >= _PLAIN_SHARE or share == 1.0:
+            self._last_time, self._last_share = now, share
+            self._console.out(self._line(key_values, step), highlight=False)
 
     def close(self) -> None:
         """Nothing is held."""
 
     def _line(self, values: Values, steps: int) -> str:
-        clock = self._clock
-        parts = [
-            f"{clock.share(steps):4.0%}",
-            f"{steps:,} steps",
-            f"{clock.rate(steps):,.0f}/s",
-            f"left {clock.left(steps)}",
+        done = f"{self._share(steps):4.0%}  {steps:,} steps  {self._rate(steps):,.0f}/s"
+        recorded = [
+            f"{label} {LABELS[key][1](values[key])}"
+            for key, label in _SHORT.items()
+            if key in values
         ]
-        short = {
-            "rollout/ep_rew_mean": "return",
-            "rollout/ep_len_mean": "length",
-            "rollout/std": "sigma",
-            "improve/policy_kl": "policy KL",
-            "memory/size": "memories",
-        }
-        for key, label in short.items():
-            if key in values:
-                parts.append(f"{label} {LABELS[key][1](values[key])}")
-        return "  ".join(parts)
+        return "  ".join([done, f"left {self._left(steps)}", *recorded])
 
 
 def progress_writer(title: str, total: int, console: Console) -> KVWriter:
-    """The table on a terminal, lines elsewhere."""
+    """Return a live table on a terminal, plain lines elsewhere."""
     if console.is_terminal:
         return LiveTable(title, total, console)
     console.out(title, highlight=False)

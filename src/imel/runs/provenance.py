@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def provenance() -> dict[str, Any]:
-    """Commit, whether the package differs from it, and library versions."""
+    """Return the commit, whether the package differs from it, and library versions."""
     versions = dict(library_versions())
     try:
         versions["sb3_contrib"] = importlib.metadata.version("sb3_contrib")
@@ -30,7 +30,7 @@ def provenance() -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git answers in the package's folder, or None where it refuses or is not there."""
+    """Run git in the package's folder; None if it fails or is not installed."""
     try:
         answer = subprocess.run(
             ["git", "-C", str(_PACKAGE), *arguments], capture_output=True, text=True, check=True

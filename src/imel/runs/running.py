@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 from rich.console import Console
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 
 from imel.algorithm import IMeL
@@ -18,12 +23,11 @@ from imel.runs.evaluation import EVALUATION_SEED, evaluate
 from imel.runs.logs import EpisodeLog, progress_file
 from imel.runs.plan import Plan
 from imel.runs.progress import progress_writer
-from imel.runs.signals import StopOnSignal
 from imel.runs.trackers import track_folder
 
 
 def make_model(plan: Plan) -> IMeL:
-    """The algorithm a plan describes, on its environments."""
+    """Make the algorithm a plan describes, on its environments."""
     try:
         torch.empty(0, device=plan.run.device)
     except (RuntimeError, AssertionError) as error:
@@ -41,40 +45,31 @@ def make_model(plan: Plan) -> IMeL:
     return model if plan.run.warm_start is None else model.warm_start(plan.run.warm_start)
 
 
-def _log_files(plan: Plan, folder: Path, resumed_at: int | None) -> list[KVWriter]:
-    names = [layout.PROGRESS]
-    if plan.run.progress_json:
-        names.append(layout.PROGRESS_JSON)
-    return [progress_file(folder / name, resumed_at) for name in names]
+def _logger(plan: Plan, folder: Path, resumed_at: int | None, console: Console) -> Logger:
+    """Make the logger of a run: files, a tracker, TensorBoard, and the terminal."""
+    run, outputs = plan.run, list[KVWriter]()
+    if run.track is not None:  # before anything is changed, should it be refused
+        outputs.append(track_folder(run.track, run.track_project, folder, plan.as_json()))
+    names = [layout.PROGRESS, *([layout.PROGRESS_JSON] if run.progress_json else [])]
+    outputs += [progress_file(folder / name, resumed_at) for name in names]
+    policy = plan.policy_class.__name__
+    title = f"{plan.env}, {policy}, seed {run.seed}, {plan.settings.n_envs} environments"
+    outputs.append(TensorBoardOutputFormat(str(folder)))
+    outputs.append(progress_writer(title, run.total_timesteps, console))
+    return Logger(str(folder), outputs)
 
 
 def learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None:
-    """Train and save the model, come what may; the number of the signal that ended it, if any."""
+    """Train and save the model; return the signal that ended training, or None."""
     resumed_at = model.num_timesteps if model.iteration else None
-    # Before anything is changed, should it be refused
-    tracked = (
-        []
-        if plan.run.track is None
-        else [track_folder(plan.run.track, plan.run.track_project, folder, plan.as_json())]
-    )
-    title = (
-        f"{plan.env}, {plan.policy_class.__name__}, seed {plan.run.seed}, "
-        f"{plan.settings.n_envs} environments"
-    )
+    model.set_logger(_logger(plan, folder, resumed_at, console))
     episodes = EpisodeLog(folder / layout.MONITOR, plan.env, resumed_at)
-    outputs = [
-        *_log_files(plan, folder, resumed_at),
-        *tracked,
-        TensorBoardOutputFormat(str(folder)),
-        progress_writer(title, plan.run.total_timesteps, console),
-    ]
     checkpoints = RunCheckpoints(
         folder / layout.CHECKPOINTS,
         plan.run.checkpoint_every,
         plan.run.checkpoints_kept,
         plan.run.go_on_if_full,
     )
-    model.set_logger(Logger(str(folder), outputs))
     stop = StopOnSignal()
     try:
         with stop.listening():
@@ -101,14 +96,14 @@ def learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None
 
 
 def _traceback(folder: Path) -> Path:
-    """The file in which the exception under way is written down."""
+    """Write the current exception to a file and return its path."""
     report = folder / layout.TRACEBACK
     report.write_text(traceback.format_exc(), encoding="utf-8")
     return report
 
 
 def _saved(model: IMeL, folder: Path) -> str:
-    """Save the model and say so."""
+    """Save the model and return a sentence that says where."""
     path = folder / layout.MODEL
     model.save(path)
     return f"the model as of step {model.num_timesteps} is in {path}"
@@ -119,7 +114,7 @@ def evaluate_run(model: IMeL, plan: Plan, folder: Path, console: Console) -> Non
     episodes = plan.run.eval_episodes
     if episodes == 0:
         return
-    played = evaluate(model, plan.env, episodes, EVALUATION_SEED, deterministic=True)
+    played = evaluate(model.policy, plan.env, episodes)
     document = {
         "env": plan.env,
         "timesteps": model.num_timesteps,
@@ -129,3 +124,37 @@ def evaluate_run(model: IMeL, plan: Plan, folder: Path, console: Console) -> Non
     }
     layout.write_json(folder / layout.EVALUATION, document)
     console.out(f"deterministic return over {episodes} episodes: {played}", highlight=False)
+
+
+class StopOnSignal(BaseCallback):
+    """Ends training between two iterations on SIGINT or SIGTERM.
+
+    The rollout under way is dropped, so that the model is whole. A second signal has its usual
+    effect, at once.
+    """
+
+    received: int | None = None
+
+    def _on_step(self) -> bool:
+        return self.received is None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle both signals inside this block."""
+        usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            del frame
+            self.received = number
+            restore()
+
+        def restore() -> None:
+            for number, handler in usual.items():
+                signal.signal(number, handler)
+
+        for number in usual:
+            signal.signal(number, handle)
+        try:
+            yield
+        finally:
+            restore()

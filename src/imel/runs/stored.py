@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,43 +15,6 @@ from imel.errors import ImelError
 from imel.persistence.checkpoint import path_for
 from imel.persistence.resume import checkpoints_in
 from imel.runs import layout
-
-
-@dataclass(frozen=True)
-class StoredRun:
-    """Where a model and what belongs to it are kept."""
-
-    folder: Path
-    model_path: Path
-    config: dict[str, Any]
-    """What is in config.json; empty for a model without one beside it."""
-
-    @property
-    def env(self) -> str | None:
-        """The environment it was trained on, if that is known."""
-        return self.config.get("env")
-
-    def load(self) -> IMeL:
-        """The model."""
-        return IMeL.load(self.model_path)
-
-
-def find_run(place: Path) -> StoredRun:
-    """The run behind a run directory or a model file."""
-    if place.is_dir():
-        model_path = place / layout.MODEL
-        if not model_path.is_file():
-            raise ImelError(f"{place} holds no model ({layout.MODEL})")
-    else:
-        model_path = place if place.is_file() else path_for(place)
-        if not model_path.is_file():
-            raise ImelError(f"there is no run directory and no model file at {place}")
-    folder = model_path.parent
-    config = folder / layout.CONFIG
-    document = layout.read_json(config) if config.is_file() else {}
-    if not isinstance(document, dict):
-        raise ImelError(f"{config} holds no table of settings")
-    return StoredRun(folder, model_path, document)
 
 
 @dataclass(frozen=True)
@@ -65,22 +29,75 @@ class StoredModel:
 
     @property
     def label(self) -> str:
-        """How the page calls it."""
+        """The name that is shown to users."""
         return self.path.stem if self.iteration is None else f"iteration {self.iteration}"
 
 
 @dataclass(frozen=True)
-class RunFiles:
-    """A run: its models from the oldest to the newest, and what is known about it."""
+class StoredRun:
+    """A run directory, or a model file; `paths` are its models from the oldest to the newest."""
 
-    title: str
+    place: Path
+    paths: tuple[Path, ...]
     env: str | None
-    models: tuple[StoredModel, ...]
-    folder: Path | None
-    """The run directory; None of a single model file."""
+    """The environment it was trained on, or another one that was asked for, if any is known."""
+    config: dict[str, Any]
+    """What is in config.json; empty for a model without one beside it."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the model is, with what belongs to it."""
+        return self.place if self.place.is_dir() else self.paths[-1].parent
+
+    @property
+    def title(self) -> str:
+        """A short name."""
+        return self.place.resolve().name if self.place.is_dir() else self.place.name
+
+    @property
+    def model_path(self) -> Path:
+        """The file of the trained model."""
+        if self.place.is_dir() and self.paths[-1].name != layout.MODEL:
+            raise ImelError(f"{self.place} holds no model ({layout.MODEL})")
+        return self.paths[-1]
+
+    @cached_property
+    def models(self) -> tuple[StoredModel, ...]:
+        """What the manifests of all models say."""
+        return tuple(_describe(path) for path in self.paths)
+
+    def load(self) -> IMeL:
+        """The trained model."""
+        return IMeL.load(self.model_path)
+
+    def environment(self, otherwise: str = "") -> str:
+        """Return the environment, or refuse to go on without one."""
+        if self.env is None:
+            raise ImelError(
+                f"no config.json beside {self.model_path}: name the environment by --env{otherwise}"
+            )
+        return self.env
 
 
-def describe(path: Path) -> StoredModel:
+def find_run(place: Path, env: str | None = None) -> StoredRun:
+    """Find the models of a run directory, or a single model file."""
+    if place.is_dir():
+        final = place / layout.MODEL
+        paths = checkpoints_in(place / layout.CHECKPOINTS) + [final] * final.is_file()
+        if not paths:
+            raise ImelError(
+                f"{place} holds no model ({layout.MODEL}) and no checkpoints; "
+                "is it the folder of a run?"
+            )
+    else:
+        paths = [place if place.is_file() else path_for(place)]
+        if not paths[0].is_file():
+            raise ImelError(f"there is no run directory and no model file at {place}")
+    config = layout.read_table((place if place.is_dir() else paths[0].parent) / layout.CONFIG)
+    return StoredRun(place, tuple(paths), env or config.get("env"), config)
+
+
+def _describe(path: Path) -> StoredModel:
     """Read how far a model was trained; its tensors are read and checked when it is opened."""
     try:
         with safe_open(path, framework="numpy") as file:
@@ -89,31 +106,3 @@ def describe(path: Path) -> StoredModel:
         return StoredModel(path, progress.get("iteration"), progress.get("num_timesteps"))
     except (SafetensorError, OSError, KeyError, ValueError, AttributeError, RecursionError):
         return StoredModel(path, None, None, f"{path.name} is damaged or no imel checkpoint")
-
-
-def find_files(place: Path, env: str | None) -> RunFiles:
-    """Find the models of a run directory, or a single model file."""
-    if place.is_dir():
-        folder, final = place, place / layout.MODEL
-        paths = checkpoints_in(folder / layout.CHECKPOINTS)
-        paths += [final] if final.is_file() else []
-        if not paths:
-            raise ImelError(
-                f"{place} holds no model ({layout.MODEL}) and no checkpoints; "
-                "is it the folder of a run?"
-            )
-    else:
-        file = place if place.is_file() else path_for(place)
-        if not file.is_file():
-            raise ImelError(f"there is no run directory and no model file at {place}")
-        folder, paths = file.parent, [file]
-    config = folder / layout.CONFIG
-    document = layout.read_json(config) if config.is_file() else {}
-    if not isinstance(document, dict):
-        raise ImelError(f"{config} holds no table of settings")
-    return RunFiles(
-        title=folder.resolve().name if place.is_dir() else place.name,
-        env=env or document.get("env"),
-        models=tuple(describe(path) for path in paths),
-        folder=folder if place.is_dir() else None,
-    )

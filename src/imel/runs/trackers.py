@@ -61,7 +61,7 @@ class TrackerOutput(KVWriter):
 
 
 def new_identity() -> str:
-    """What a tracked run is found again by."""
+    """Return a random id by which a tracked run is found again."""
     return uuid.uuid4().hex[:8]
 
 
@@ -84,7 +84,7 @@ def track(
     config: Mapping[str, Any],
     identity: str | None = None,
 ) -> TrackerOutput:
-    """An output for the logger that tracks a run; with the `identity` of one, it is continued.
+    """Return a logger output that tracks a run; with an `identity`, continue that run.
 
     Everything else is left to the tracker's own environment variables (`WANDB_ENTITY`,
     `WANDB_MODE`, `TRACKIO_DIR`, `TRACKIO_SPACE_ID`, ...).
@@ -116,7 +116,7 @@ def track_folder(
     """Track the run of a folder: a new tracked run, or the one of before a resume."""
     path = folder / layout.TRACKING
     wanted = {"track": tracker, "track_project": project}
-    stored = layout.read_json(path) if path.is_file() else {}
+    stored = layout.read_table(path)
     if any(stored.get(key) != value for key, value in wanted.items()):
         stored = {**wanted, "identity": new_identity()}
         layout.write_json(path, stored)

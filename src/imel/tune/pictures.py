@@ -6,7 +6,6 @@ import warnings
 
 import numpy as np
 import optuna
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
@@ -27,7 +26,6 @@ def title(problem: Problem) -> str:
 def history_figure(study: optuna.Study, problem: Problem) -> Figure:
     """Every trial's return, the best so far, and the default settings' return."""
     figure = Figure(figsize=(8.0, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     done = sorted(completed(study), key=lambda trial: trial.number)
     numbers, values = [trial.number for trial in done], [value(trial) for trial in done]
@@ -65,7 +63,6 @@ def importance_figure(study: optuna.Study, problem: Problem) -> Figure:
     """A bar for each parameter."""
     shares = importances(study)
     figure = Figure(figsize=(8.0, 1.4 + 0.28 * len(shares)), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.subplots()
     names, heights = list(shares)[::-1], list(shares.values())[::-1]
     bars = axes.barh(names, heights, color=_BLUE)

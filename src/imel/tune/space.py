@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
+
+from optuna.trial import BaseTrial
 
 from imel.errors import SettingsError, nearest_name
 
@@ -16,51 +18,46 @@ Drawn = Mapping[str, Any]
 """What a study has drawn, by the name it knows it by."""
 
 
-class Draw(Protocol):
-    """Who draws values: a trial of Optuna."""
+@dataclass(frozen=True)
+class Parameter:
+    """A setting of IMeL or an option of its policy, drawn and set as it is."""
 
-    @property
-    def params(self) -> dict[str, Any]:
-        """What was drawn so far."""
+    name: str
 
-    def suggest_float(self, name: str, low: float, high: float, *, log: bool = ...) -> float:
-        """A number in a range."""
-
-    def suggest_int(self, name: str, low: int, high: int, *, log: bool = ...) -> int:
-        """A whole number in a range."""
-
-    def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
-        """One of some values."""
-
-
-class Parameter(Protocol):
-    """One line of a space."""
-
-    @property
-    def name(self) -> str:
-        """The setting of IMeL, or the option of its policy."""
-
-    def draw(self, trial: Draw) -> None:
+    def draw(self, trial: BaseTrial) -> None:
         """Let a trial draw it."""
+        raise NotImplementedError
 
     def setting(self, drawn: Drawn) -> Any:
         """The setting behind what was drawn."""
+        return drawn[self.name]
 
     def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What would have to be drawn for these settings."""
+        return {self.name: settings[self.name]}
 
 
 @dataclass(frozen=True)
-class Number:
+class Choice(Parameter):
+    """One of some values."""
+
+    values: tuple[Any, ...]
+
+    def draw(self, trial: BaseTrial) -> None:
+        """Draw a value."""
+        trial.suggest_categorical(self.name, self.values)
+
+
+@dataclass(frozen=True)
+class Number(Parameter):
     """A number in a range; by its logarithm unless it is `linear`."""
 
-    name: str
     low: float
     high: float
     linear: bool = False
 
-    def draw(self, trial: Draw) -> None:
-        """Let a trial draw it."""
+    def draw(self, trial: BaseTrial) -> None:
+        """Draw a number."""
         trial.suggest_float(self.name, self.low, self.high, log=not self.linear)
 
     def setting(self, drawn: Drawn) -> float:
@@ -73,10 +70,9 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Whole(Parameter):
     """A whole number in a range, by its logarithm; in units of another setting if one is named."""
 
-    name: str
     low: int
     high: int
     times: str | None = None
@@ -85,8 +81,8 @@ class Whole:
     def _label(self) -> str:
         return self.name if self.times is None else f"{self.name} / {self.times}"
 
-    def draw(self, trial: Draw) -> None:
-        """Let a trial draw it."""
+    def draw(self, trial: BaseTrial) -> None:
+        """Draw how many units."""
         trial.suggest_int(self._label, self.low, self.high, log=True)
 
     def setting(self, drawn: Drawn) -> int:
@@ -101,35 +97,8 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One of some values."""
-
-    name: str
-    values: tuple[Any, ...]
-
-    def draw(self, trial: Draw) -> None:
-        """Let a trial draw it."""
-        trial.suggest_categorical(self.name, self.values)
-
-    def setting(self, drawn: Drawn) -> Any:
-        """The value itself."""
-        return drawn[self.name]
-
-    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The value itself."""
-        return {self.name: settings[self.name]}
-
-
-@dataclass(frozen=True)
-class Layers:
+class Layers(Choice):
     """Two hidden layers of one width."""
-
-    name: str
-    widths: tuple[int, ...]
-
-    def draw(self, trial: Draw) -> None:
-        """Let a trial draw it."""
-        trial.suggest_categorical(self.name, self.widths)
 
     def setting(self, drawn: Drawn) -> list[int]:
         """The width, twice."""
@@ -141,15 +110,14 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Parameter):
     """A line from one value to another over the run, each in the same range, by its logarithm."""
 
-    name: str
     low: float
     high: float
 
-    def draw(self, trial: Draw) -> None:
-        """Let a trial draw both ends."""
+    def draw(self, trial: BaseTrial) -> None:
+        """Draw both ends."""
         for end in ("start", "end"):
             trial.suggest_float(f"{self.name} {end}", self.low, self.high, log=True)
 
@@ -209,7 +177,7 @@ def find_space(policy: str, fixed: Iterable[str]) -> tuple[Parameter, ...]:
     return tuple(parameter for parameter in SPACES[policy] if parameter.name not in left_out)
 
 
-def draw(space: Sequence[Parameter], trial: Draw) -> dict[str, Any]:
+def draw(space: Sequence[Parameter], trial: BaseTrial) -> dict[str, Any]:
     """Let a trial draw a point of the space."""
     for parameter in space:
         parameter.draw(trial)

@@ -6,7 +6,6 @@ Its trials are those of one problem: task, policy, steps, seeds and what is fixe
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from imel.bench.run import EVALUATIONS, Run
 from imel.errors import ImelError
+from imel.persistence.files import locked
 from imel.persistence.resume import differences
 from imel.tune.space import Drawn, Parameter, find_space, overrides, point
 
@@ -85,7 +85,7 @@ class Problem:
 def opened(folder: Path, problem: Problem, seed: int) -> Iterator[optuna.Study]:
     """The study in a folder, for this process alone until the block ends; a new one if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with locked(folder, f"another process is working on the study in {folder}"):
         journal = folder / JOURNAL
         _repair(journal)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -179,16 +179,3 @@ def _repair(journal: Path) -> None:
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
         os.truncate(journal, whole)
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ImelError(f"another process is working on the study in {folder}") from None
-        yield
-    finally:
-        os.close(descriptor)  # which also gives the lock back

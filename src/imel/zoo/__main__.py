@@ -63,7 +63,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def main() -> int:
-    """The command; its exit code."""
+    """Run the command and return its exit code."""
     try:
         run(sys.argv[1:])
     except ImelError as error:

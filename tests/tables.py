@@ -1,0 +1,185 @@
+"""Tables of the pages that are generated from the code, between markers.
+
+`python tests/tables.py` writes them into the pages; `make docs` does this first. A test fails
+where a page and the code differ, so that no default is ever written by hand.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from imel.policy import POLICIES, ImelPolicy, PaperPolicy, RidgePolicy
+from imel.settings.description import field_docs
+from imel.tune.space import SPACES, Choice, Layers, Number, Parameter, Schedule, Whole
+from pages import PAGES, ROOT
+
+_MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
+_UNUSED = "–"
+
+GROUPS: dict[str, tuple[str, ...]] = {
+    "experience": ("rollout_size", "n_envs", "workers", "worker_timeout", "max_faults"),
+    "memory": ("memory_size", "prior_size", "prior_std"),
+    "advantages": ("gamma", "gae_lambda", "advantage", "advantage_clip"),
+    "improvement": ("trust_region", "kl_budget", "clip_means"),
+    "exploration": ("std", "std_rate", "std_mode", "min_std"),
+    "interpolator": (
+        "learning_rate",
+        "gradient_steps",
+        "targets_per_step",
+        "leave_out",
+        "max_grad_norm",
+    ),
+    "critic": ("critic_hidden", "critic_learning_rate", "critic_epochs", "batch_size"),
+}
+"""The tables of docs/settings.md, and the settings in each."""
+
+
+def generated(text: str) -> str:
+    """Return a page with its generated tables as the code has them now."""
+    return _MARKED.sub(lambda match: f"{match[1]}{table(match[2])}\n{match[3]}", text)
+
+
+def by_hand(text: str) -> str:
+    """Return a page without its generated tables."""
+    return _MARKED.sub("", text)
+
+
+def table(name: str) -> str:
+    """Return the table of this name."""
+    kind, _, which = name.partition(" ")
+    if kind == "settings":
+        return _rows(
+            ("setting", "`RidgePolicy`", "the paper's", "what it does"),
+            [row for setting in GROUPS[which] for row in _setting(setting)],
+        )
+    if kind == "options":
+        return _rows(("policy", "option", "default", "what it does"), _options())
+    if kind == "search":
+        return _rows(("parameter", "range", "of the policies"), _search())
+    if kind == "layers":
+        return _layers()
+    raise ValueError(f"there is no table '{name}'")
+
+
+def _rows(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [headings, tuple("---" for _ in headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _setting(name: str) -> list[tuple[str, ...]]:
+    """Return a setting's row; two rows where it means something else to each family."""
+    paper = [one for one in POLICIES.values() if issubclass(one, PaperPolicy)]
+    users = [policy for policy in paper if name in _defaults(policy.settings_class)]
+    ours = _described(RidgePolicy.settings_class, name)
+    label = f"`{name}`"
+    if not users:
+        assert ours is not None
+        return [(label, ours[0], _UNUSED, ours[1])]
+    theirs = _described(users[0].settings_class, name)
+    assert theirs is not None
+    default, text = _of_each(name, users), theirs[1]
+    others = [f"`{policy.__name__}`" for policy in paper if policy not in users]
+    text += f" Not used by {', '.join(others)}." if others else ""
+    if ours is None:
+        return [(label, _UNUSED, default, text)]
+    if ours[1] == theirs[1]:
+        return [(label, ours[0], default, text)]
+    return [(label, ours[0], _UNUSED, ours[1]), (label, _UNUSED, default, text)]
+
+
+def _of_each(name: str, policies: Sequence[type[ImelPolicy]]) -> str:
+    """Return the default of some policies, with their names where they differ in it."""
+    found: dict[str, list[str]] = {}
+    for policy in policies:
+        value = _code(_defaults(policy.settings_class)[name])
+        found.setdefault(value, []).append(f"`{policy.__name__}`")
+    if len(found) == 1:
+        return next(iter(found))
+    return "; ".join(f"{value} ({', '.join(names)})" for value, names in found.items())
+
+
+def _defaults(settings_class: type[Any]) -> dict[str, Any]:
+    return {field.name: field.default for field in fields(settings_class)}
+
+
+def _described(settings_class: type[Any], name: str) -> tuple[str, str] | None:
+    """Return a setting's default and what its docstring says, or None if it has no such setting."""
+    defaults = _defaults(settings_class)
+    if name not in defaults:
+        return None
+    return _code(defaults[name]), _linked(field_docs(settings_class)[name])
+
+
+def _code(value: object) -> str:
+    return f"`{value!r}`".replace("'", '"')
+
+
+def _linked(text: str) -> str:
+    """Return a docstring with links to the paper notes it names."""
+    headings = re.findall(r"^## (\d+)\. (.*)$", (ROOT / "docs/paper-notes.md").read_text(), re.M)
+    anchors = {number: f"{number}-{title.lower().replace(' ', '-')}" for number, title in headings}
+    return re.sub(
+        r"(?:(P)|p)aper note (\d+)",
+        lambda found: (
+            f"[{'Note' if found[1] else 'note'} {found[2]}](paper-notes.md#{anchors[found[2]]})"
+        ),
+        text,
+    )
+
+
+def _options() -> list[tuple[str, ...]]:
+    return [
+        (f"`{name}`", f"`{field.name}`", _code(field.default), _linked(docs[field.name]))
+        for name, policy in POLICIES.items()
+        for docs in [field_docs(policy.options_class)]
+        for field in fields(policy.options_class)
+    ]
+
+
+def _layers() -> str:
+    """Return the layers of the import rule, as import-linter enforces them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    lines = "".join(f"{layer}\n" for layer in layers).replace("imel.", "")
+    return f"```text\n{lines}```"
+
+
+def _search() -> list[tuple[str, ...]]:
+    found: dict[tuple[str, str], list[str]] = {}
+    for policy, space in SPACES.items():
+        for parameter in space:
+            found.setdefault((parameter.name, _range(parameter)), []).append(policy)
+    return [
+        (
+            f"`{name}`",
+            values,
+            "all" if len(users) == len(SPACES) else ", ".join(f"`{user}`" for user in users),
+        )
+        for (name, values), users in found.items()
+    ]
+
+
+def _range(parameter: Parameter) -> str:
+    match parameter:
+        case Number(low=low, high=high, linear=linear):
+            return f"{low:g} to {high:g}" + ("" if linear else ", by its logarithm")
+        case Whole(low=low, high=high, times=times):
+            return f"{low} to {high}" + (f" times `{times}`" if times else "")
+        case Choice(values=values):
+            return ", ".join(
+                f"`{value}`" if isinstance(value, str) else f"{value}" for value in values
+            )
+        case Layers(widths=widths):
+            return f"two layers of {', '.join(map(str, widths))}"
+        case Schedule(low=low, high=high):
+            return f"start and end, each {low:g} to {high:g}, by its logarithm"
+    raise TypeError(f"{parameter} is of no known kind")
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(generated(page.read_text()))

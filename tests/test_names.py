@@ -1,0 +1,78 @@
+"""Dimensions have names: those built in are as many as an environment has dimensions."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium
+import pytest
+
+from imel.errors import ImelError
+from imel.names import DimensionNames, names_for, names_of
+from toy import PointEnv
+
+TASKS = [
+    spec.id
+    for spec in gymnasium.registry.values()
+    if str(spec.entry_point).startswith("gymnasium.envs.mujoco.")
+    and spec.id.endswith(("-v4", "-v5"))
+    and spec.id != "Pusher-v4"  # which the present MuJoCo does not run
+]
+
+
+def made(env_id: str, **options: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # version 4 is deprecated
+        return gymnasium.make(env_id, **options)
+
+
+def names_in(env: Any) -> DimensionNames:
+    return names_of(env, env.observation_space.shape[0], env.action_space.shape[0])
+
+
+@pytest.mark.parametrize("env_id", [*TASKS, "Pendulum-v1", "MountainCarContinuous-v0"])
+def test_every_mujoco_and_classic_task_has_names_for_all_its_dimensions(env_id: str) -> None:
+    pytest.importorskip("mujoco")
+    env = made(env_id)
+    names = names_in(env)
+    assert (len(names.state),) == env.observation_space.shape
+    assert (len(names.action),) == env.action_space.shape
+    for each in (names.state, names.action):
+        assert len(set(each)) == len(each), "no name twice"
+        assert not any(name.startswith(("state ", "action ")) for name in each)
+
+
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "HalfCheetah-v5", "Ant-v5", "Humanoid-v5"])
+def test_names_are_in_the_order_of_mujocos_joints(env_id: str) -> None:
+    pytest.importorskip("mujoco")
+    env = made(env_id)
+    model, names = env.unwrapped.model, names_in(env)
+    joints = [model.joint(i).name for i in range(model.njnt)]
+    joints = joints[1:] if env_id in ("Ant-v5", "Humanoid-v5") else joints[3:]
+    moved = [model.joint(model.actuator_trnid[i, 0]).name for i in range(model.nu)]
+    angles = [name.removesuffix(" angle") for name in names.state if name.endswith(" angle")]
+    angles = [name for name in angles if name != "torso"]
+    called = dict(zip(joints, angles, strict=True))
+    assert [f"{called[joint]} torque" for joint in moved] == list(names.action)
+    if env_id == "HalfCheetah-v5":
+        assert (called["bshin"], called["ffoot"]) == ("back shin", "front foot")
+    if env_id == "Humanoid-v5":
+        assert (called["abdomen_y"], called["left_elbow"]) == ("abdomen y", "left elbow")
+
+
+def test_an_unknown_width_or_task_has_numbers() -> None:
+    names = names_for("Humanoid-v5", 45, 17)
+    assert names.state[:2] == ("state 0", "state 1")
+    assert names.action[0] == "abdomen y torque"
+    assert names_for("Nothing-v0", 1, 2) == DimensionNames(("state 0",), ("action 0", "action 1"))
+    assert names_for(None, 1, 1).state == ("state 0",)
+
+
+def test_an_environment_names_its_own_dimensions() -> None:
+    env = PointEnv()
+    env.state_names = ("east", "north")  # type: ignore[attr-defined]
+    assert names_in(env) == DimensionNames(("east", "north"), ("action 0",))
+    env.state_names = ("east",)  # type: ignore[attr-defined]
+    with pytest.raises(ImelError, match="the state has 2 dimensions, not 1 names"):
+        names_in(env)
