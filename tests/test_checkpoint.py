@@ -21,6 +21,7 @@ from toy import ScriptedEnv
 
 every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
 
+
 def fail(*_: Any, **__: Any) -> NoReturn:
     raise OSError("no space left on device")
 
@@ -99,6 +100,23 @@ def test_original_and_loaded_model_learn_on_alike(policy: str, tmp_path: Path) -
 
     assert differing(tensors_of(model), tensors_of(loaded)) == []
     assert torch.equal(model.generator.get_state(), loaded.generator.get_state())
+
+
+def test_a_checkpoint_of_more_lessons_than_a_new_policy_has_rows_for(tmp_path: Path) -> None:
+    model = small_model().learn(17 * BATCH)  # four episodes a rollout
+    assert isinstance(model.policy, RidgePolicy)
+    assert model.policy.lessons.rows > small_model().policy.state_dict()["lessons.episodes"].numel()
+    model.save(tmp_path / "model")
+    model.policy.save(str(tmp_path / "policy"))
+
+    from_file, from_parameters = small_model(), small_model()
+    from_file.set_parameters(str(tmp_path / "model"))
+    from_parameters.set_parameters(model.get_parameters())
+
+    for loaded in (IMeL.load(tmp_path / "model"), from_file, from_parameters):
+        assert differing(tensors_of(model), tensors_of(loaded)) == []
+    policy = RidgePolicy.load(str(tmp_path / "policy"))
+    assert differing(model.policy.state_dict(), policy.state_dict()) == []
 
 
 @pytest.mark.parametrize(

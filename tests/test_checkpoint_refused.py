@@ -274,7 +274,13 @@ def test_a_manifest_that_lacks_an_entry_is_refused(key: str, whole: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "name", ["spaces/action/low", "generators/policy", "policy/memory.steps", "interpolator_optimizer/0/exp_avg"]
+    "name",
+    [
+        "spaces/action/low",
+        "generators/policy",
+        "policy/memory.steps",
+        "interpolator_optimizer/0/exp_avg",
+    ],
 )
 def test_a_file_that_lacks_a_tensor_is_refused(name: str, whole: Path, tmp_path: Path) -> None:
     manifest, tensors = taken_apart(whole)

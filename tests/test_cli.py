@@ -270,9 +270,9 @@ def test_a_plan_written_as_json_is_read_back_as_the_same_plan() -> None:
     Path("config.json").write_text(json.dumps(plan.as_json()))
     again, _ = plan_from_arguments(["--config", "config.json"])
     assert again == plan
-    assert again.settings == InterpolatorSettings().updated({"clip_means": True, "std": "0.3"})
+    assert again.settings == InterpolatorSettings().updated({"clip_means": True, "std": 0.3})
     switched_off, _ = plan_from_arguments(["--config", "config.json", "--no-clip-means"])
-    assert switched_off.settings == InterpolatorSettings().updated({"std": "0.3"})
+    assert switched_off.settings == InterpolatorSettings().updated({"std": 0.3})
 
 
 @pytest.mark.parametrize(

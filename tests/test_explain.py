@@ -1,4 +1,4 @@
-"""An explanation is the computation: each memory's share, and which memory it is."""
+"""The paper's policies explained by their memories: each one's share, and which it is."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ from toy import ScriptedEnv
 LOW, HIGH = -3.0, 1.0
 LIVED = np.array([[0.0, 1.0], [3.0, 2.0], [11.0, 0.0]], np.float32)
 """Observations a `ScriptedEnv` made: (episode, step)."""
-exact_policies = pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy", "RidgePolicy"])
+exact_policies = pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy"])
 weighted_policies = pytest.mark.parametrize("policy", ["MkiPolicy", "NearestPolicy", "AnpPolicy"])
-every_policy = pytest.mark.parametrize("policy", list(POLICIES))
+every_policy = pytest.mark.parametrize("policy", sorted({*POLICIES} - {"RidgePolicy"}))
 
 
 def scripted_model(policy: str) -> IMeL:
     # Small steps from zero, lest means leave the range: these states are far from the prior's
-    steps: dict[str, Any] = {"prior_std": 0.0, "kl_budget": 0.05, "trust_region": 0.001}
+    steps: dict[str, Any] = {"kl_budget": 0.001}
+    if policy != "RegressorPolicy":  # which has no prior context
+        steps["prior_std"] = 0.0
     return small_model(policy, ScriptedEnv(bounds=(LOW, HIGH)), **steps).learn(2 * BATCH)
 
 
@@ -65,21 +67,19 @@ def test_contributions_sum_to_the_mean(policy: str) -> None:
 
 
 @exact_policies
-def test_in_the_papers_form_contributions_are_weights_times_improved_means(policy: str) -> None:
-    model = small_model(policy, update="plain").learn(2 * BATCH)
+def test_contributions_are_weights_times_improved_means(policy: str) -> None:
+    model = small_model(policy).learn(2 * BATCH)
     why = model.explain(STATES[0])
 
     np.testing.assert_allclose(why.contributions, why.weights[:, None] * why.improved_means)
     np.testing.assert_allclose(why.contributions.sum(axis=0), why.mean, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("update", ["plain", "anchored"])
-def test_contributions_sum_to_the_mean_of_the_papers_plain_sum(update: str) -> None:
-    model = small_model(policy_kwargs={"normalised": False}, update=update).learn(BATCH)
+def test_contributions_sum_to_the_mean_where_weights_are_not_normalised() -> None:
+    model = small_model("MkiPolicy", policy_kwargs={"normalised": False}).learn(BATCH)
     why = model.explain(STATES[0])
 
-    # Trends leave a kernel, whatever its weights sum to, none of what is constant
-    assert np.isclose(why.weights.sum(), 1.0) == (update == "anchored")
+    assert not np.isclose(why.weights.sum(), 1.0)
     np.testing.assert_allclose(why.contributions.sum(axis=0), why.mean, rtol=1e-5, atol=1e-5)
 
 
@@ -116,20 +116,11 @@ def test_the_largest_share_comes_first(policy: str) -> None:
     sizes = np.abs(why.weights)
     assert (np.diff(sizes) <= 0).all()
     assert why.weights[0] > sizes[-1]
-    if policy not in ("MkiPolicy", "RidgePolicy"):  # which extrapolate
-        assert why.weights[-1] >= 0
+    assert why.weights[-1] >= 0
     np.testing.assert_allclose(why.weights.sum(), 1.0, rtol=1e-5)
     shares = sizes[sizes > 0].astype(np.float64) / sizes.sum(dtype=np.float64)
     entropy = -(shares * np.log(shares)).sum()
     np.testing.assert_allclose(why.effective_neighbours, np.exp(entropy), rtol=1e-4)
-
-
-def test_in_the_papers_form_a_kernels_shares_are_not_negative() -> None:
-    why = small_model(update="plain").learn(2 * BATCH).explain(STATES[0])
-
-    assert why.weights.min() >= 0.0
-    assert (np.diff(why.weights) <= 0).all()
-    np.testing.assert_allclose(why.weights.sum(), 1.0, rtol=1e-5)
 
 
 def test_nearest_neighbours_name_the_closest_memories() -> None:
@@ -158,16 +149,16 @@ def nudged_means(model: IMeL, row: int, by: float, state: NDArray[np.float32]) -
     answered = []
     for sign in (1.0, -1.0):
         values[row] += sign * by
-        policy.changed()
+        policy.invalidate()
         answered.append(float(policy.act(torch.from_numpy(state)[None])[0]))
         values[row] -= sign * by
-    policy.changed()
+    policy.invalidate()
     return (answered[0] - answered[1]) / (2 * by)
 
 
 @pytest.mark.parametrize("options", [{}, {"deterministic": "mean"}])
 def test_a_neural_process_is_explained_by_its_sensitivity(options: dict[str, Any]) -> None:
-    model = small_model("NpPolicy", policy_kwargs=options, update="plain").learn(BATCH)
+    model = small_model("NpPolicy", policy_kwargs=options).learn(BATCH)
     assert isinstance(model.policy.interpolator, NeuralProcess)
     why = model.explain(STATES[0])
 
@@ -186,7 +177,7 @@ def test_a_neural_process_is_explained_by_its_sensitivity(options: dict[str, Any
 
 
 def test_a_regressor_says_that_its_memories_have_no_part() -> None:
-    model = small_model("RegressorPolicy", update="plain").learn(BATCH)
+    model = small_model("RegressorPolicy").learn(BATCH)
     why = model.explain(STATES[0])
 
     assert why.kind == "none"
@@ -199,18 +190,8 @@ def test_a_regressor_says_that_its_memories_have_no_part() -> None:
     assert (np.diff(distances) >= -1e-5).all(), "the nearest first"
 
 
-def test_where_no_memory_has_a_part_all_of_them_are_listed() -> None:
-    model = small_model("RegressorPolicy", anchor_size=BATCH).learn(2 * BATCH)
-    model.policy.step_scale.zero_()
-    model.policy.changed()
-    why = model.explain(STATES[0])
-
-    assert why.kind == "none"
-    assert sorted(why.rows) == list(range(2 * BATCH)), "not only those of the anchor"
-
-
 def test_several_observations_are_explained_as_each_of_them() -> None:
-    model = small_model().learn(BATCH)
+    model = small_model("MkiPolicy").learn(BATCH)
     explained = model.explain(STATES[:3])
 
     assert isinstance(explained, list)
@@ -282,19 +263,3 @@ def test_every_policy_can_be_drawn(policy: str) -> None:
     why = small_model(policy).learn(BATCH).explain(STATES[0])
     ElementTree.fromstring(why._repr_html_().replace("<br>", "<br/>"))
     assert f"<Explanation: mean {str(why).splitlines()[0].partition('mean ')[2]}>" == repr(why)
-
-
-@pytest.mark.parametrize("policy", ["NpPolicy", "RegressorPolicy"])
-def test_the_step_of_an_anchored_policy_is_part_of_its_sensitivity(policy: str) -> None:
-    model = small_model(policy, update="anchored", anchor_size=BATCH).learn(2 * BATCH)
-    why = model.explain(STATES[0])
-
-    assert why.kind == "sensitivity"
-    assert len(why.weights) == 2 * BATCH
-    model.policy.double()  # so that differences of answers are derivatives
-    state = STATES[0].astype(np.float64)
-    # The newest memories are in the anchor too, which their improved means do not move
-    old = [i for i, row in enumerate(why.rows) if row not in model.policy.anchor_rows()][:6]
-    slopes = np.array([nudged_means(model, int(why.rows[i]), 1e-4, state) for i in old])
-    improvements = (why.improved_means - why.means)[old, 0]
-    np.testing.assert_allclose(why.contributions[old, 0], slopes * improvements, rtol=0.02)

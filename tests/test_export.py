@@ -102,8 +102,7 @@ def test_the_projection_tells_memories_apart_as_the_features_do(stored: tuple[IM
     frame = pd.read_parquet("out/memory.parquet")
     points = frame[["projection_x", "projection_y"]].to_numpy()
     states = torch.from_numpy(frame[["state_0", "state_1"]].to_numpy(copy=True))
-    with torch.no_grad():
-        features = model.policy.interpolator.features(model.policy.normaliser(states)).numpy()  # type: ignore[operator]
+    features = model.policy.embed(states).numpy()
     # Two principal components are a linear map of the features
     design = np.c_[features, np.ones(len(features))]
     _, residuals, _, _ = np.linalg.lstsq(design.astype(np.float64), points, rcond=None)
@@ -295,9 +294,7 @@ def test_tensorboards_projector_finds_the_features(stored: tuple[IMeL, Path]) ->
     memory, evaluation = config.embeddings
     vectors = np.loadtxt(Path("vectors", memory.tensor_path), delimiter="\t", dtype=np.float32)
     columns = memory_columns(model.policy.memory)
-    with torch.no_grad():
-        states = model.policy.normaliser(torch.from_numpy(columns["states"]))
-        expected = model.policy.interpolator.features(states)  # type: ignore[operator]
+    expected = model.policy.embed(torch.from_numpy(columns["states"]))
     np.testing.assert_allclose(vectors, expected, rtol=1e-5, atol=1e-5)
     table = pd.read_csv(Path("vectors", memory.metadata_path), sep="\t")
     assert len(table) == len(vectors)

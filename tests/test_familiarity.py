@@ -11,7 +11,6 @@ import torch
 from gymnasium import spaces
 
 from imel.explain import familiarity_of
-from imel.memory import MemorySettings
 from imel.policy import POLICIES, ImelPolicy
 from small import BATCH, STATES, small_model
 
@@ -31,15 +30,16 @@ def policy_with_memories(
     rows = {
         name: torch.zeros_like(policy.memory.get_buffer(name))
         for name in policy.memory.column_names
-        if name not in ("iterations", "keys")
+        if name != "iterations"
     }
     rows |= {
         "states": states,
         "improved_means": torch.randn(count, 1, generator=generator),
         "episodes": torch.arange(count) // length,
     }
-    policy.memory.add(rows, 0, MemorySettings(memory_size=count), generator)
+    policy.memory.add(rows, 0)
     policy.normaliser.update(states)
+    policy.normaliser.refresh()
     return policy, generator
 
 

@@ -28,7 +28,7 @@ RETURNS = [-130.0, -120.0, -125.0, -90.0, -140.0]
 
 @pytest.fixture(scope="module")
 def trained() -> IMeL:
-    return small_model(kl_budget=4.0).learn(2 * BATCH)
+    return small_model(trust_region=0.1).learn(2 * BATCH)
 
 
 @pytest.fixture

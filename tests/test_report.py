@@ -258,6 +258,7 @@ def a_policy(states: torch.Tensor, improved: torch.Tensor) -> MkiPolicy:
     unbounded = spaces.Box(-np.inf, np.inf, (states.shape[1],), np.float32)
     policy = MkiPolicy(unbounded, spaces.Box(-1.0, 1.0, (improved.shape[1],), np.float32))
     policy.normaliser.update(states)
+    policy.normaliser.refresh()
     policy.memory.set_prior(states, improved)
     policy.memory.column("means").zero_()
     policy.invalidate()
@@ -336,8 +337,8 @@ def test_the_action_that_varies_most_in_memory_is_shown_unless_another_is_chosen
         policy_surface(policy, "run", action=3)
 
 
-def test_a_surface_is_that_of_what_a_policy_has_settled_on() -> None:
-    policy = small_model(update="anchored").learn(192).policy
+def test_a_surface_is_that_of_the_deterministic_policy() -> None:
+    policy = small_model().learn(192).policy
     states = policy.memory.column("states")
     surface = policy_surface(policy, "")
     decided, explored = (ask(states)[0][:, 0].numpy() for ask in (policy.decide, policy.act))
@@ -356,7 +357,7 @@ def test_states_are_asked_in_chunks_and_put_together_in_order(
         sizes.append(len(chunk))
         return chunk[:, :1], chunk[:, 1:]
 
-    monkeypatch.setattr(policy, "_acting", act)
+    monkeypatch.setattr(policy, "_decide", act)
     monkeypatch.setattr("imel.pictures.plane._CHUNK", 77)
     surface = policy_surface(policy, "")
     assert max(sizes) == 77

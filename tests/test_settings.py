@@ -1,4 +1,4 @@
-"""Settings: documented, checked, immutable, and plain data."""
+"""Settings: documented, checked, immutable, plain data, and each of them used or refused."""
 
 from __future__ import annotations
 
@@ -6,28 +6,42 @@ import ast
 import inspect
 import itertools
 import json
+import re
 import textwrap
 import typing
-from dataclasses import FrozenInstanceError, fields, is_dataclass
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
+import mypy.api
+import numpy as np
 import pytest
-from imel.presets import ANCHORED, PLAIN, PRESETS
 
+import imel
 from imel import IMeL
-from imel.errors import SettingsError
+from imel.errors import NonFiniteError, SettingsError
 from imel.policy import POLICIES
-from imel.settings import SCHEDULED, Settings, preset
-from small import small_model
+from imel.settings import FitSettings, InterpolatorSettings, Keywords, RidgeSettings, Settings
+from imel.settings.gone import GONE
+from small import LogBook, answers, points, small_model
+from toy import PointEnv, ScriptedEnv
 
-HINTS = typing.get_type_hints(Settings)
-CHOICES = {
-    name: typing.get_args(hint)
-    for name, hint in HINTS.items()
-    if typing.get_origin(hint) is typing.Literal
-}
-DOCUMENTED = [cls for cls in Settings.__mro__ if is_dataclass(cls)]
-DOCUMENTED += [policy.options_class for policy in POLICIES.values()]
+CLASSES = sorted({cls.settings_class for cls in POLICIES.values()}, key=lambda cls: cls.__name__)
+every_class = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+every_policy = pytest.mark.parametrize("policy", POLICIES)
+
+
+def names_of(cls: type[Any]) -> list[str]:
+    return [field.name for field in fields(cls)]
+
+
+def documented() -> list[type[Any]]:
+    """Every class that declares settings or options."""
+    bases = {base for cls in CLASSES for base in cls.__mro__ if issubclass(base, Settings)}
+    options = {policy.options_class for policy in POLICIES.values()}
+    return sorted(bases | options, key=lambda cls: cls.__name__)
 
 
 def undocumented(cls: type[Any]) -> list[str]:
@@ -44,10 +58,11 @@ def undocumented(cls: type[Any]) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("cls", DOCUMENTED, ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("cls", documented(), ids=lambda cls: cls.__name__)
 def test_every_field_has_a_docstring(cls: type[Any]) -> None:
     assert cls.__doc__
-    assert undocumented(cls) == []
+    inherited = {name for base in cls.__mro__[1:] for name in getattr(base, "__annotations__", {})}
+    assert set(undocumented(cls)) - inherited - {"scheduled"} == set()
 
 
 def test_the_check_for_docstrings_notices_a_missing_one() -> None:
@@ -62,146 +77,298 @@ def test_the_check_for_docstrings_notices_a_missing_one() -> None:
     assert undocumented(Sample) == ["second", "fourth"]
 
 
-def test_defaults_pass_their_own_checks() -> None:
-    defaults = {field.name: getattr(Settings(), field.name) for field in fields(Settings)}
-
-    assert defaults.keys() == HINTS.keys()
-    assert Settings().updated(defaults) == Settings()
+# --- values ---
 
 
-def test_each_choice_is_accepted_and_nothing_else() -> None:
-    assert {"advantage", "std_mode", "forgetting", "leave_out"} <= CHOICES.keys()
-    for name, choices in CHOICES.items():
-        for choice in choices:
-            assert getattr(Settings().updated({name: choice}), name) == choice
-        for wrong in ("nonsense", None, 1, choices[0].upper()):
-            with pytest.raises(SettingsError, match=f"{name}=.*{choices[-1]}"):
-                Settings().updated({name: wrong})
+@every_class
+def test_defaults_pass_their_own_checks(cls: type[Settings]) -> None:
+    defaults = {name: getattr(cls(), name) for name in names_of(cls)}
+    assert cls().updated(defaults) == cls()
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, hint in HINTS.items() if hint in (int, float) or name in SCHEDULED]
-)
-def test_no_number_may_be_negative(name: str) -> None:
-    with pytest.raises(SettingsError, match=name):
-        Settings().updated({name: -1})
+@every_class
+def test_each_choice_is_accepted_and_nothing_else(cls: type[Settings]) -> None:
+    hints = typing.get_type_hints(cls)
+    choices = {n: typing.get_args(hints[n]) for n in names_of(cls)}
+    chosen = {n: c for n, c in choices.items() if typing.get_origin(hints[n]) is typing.Literal}
+    assert bool(chosen) == (cls is not RidgeSettings)
+    for name, valid in chosen.items():
+        for choice in valid:
+            assert getattr(cls().updated({name: choice}), name) == choice
+        for wrong in ("nonsense", None, 1, valid[0].upper()):
+            with pytest.raises(SettingsError, match=f"{name}=.*{valid[-1]}"):
+                cls().updated({name: wrong})
+
+
+@every_class
+def test_no_number_may_be_negative(cls: type[Settings]) -> None:
+    hints = typing.get_type_hints(cls)
+    numbers = [n for n in names_of(cls) if hints[n] in (int, float) or n in cls.scheduled]
+    assert len(numbers) > 10
+    for name in numbers:
+        with pytest.raises(SettingsError, match=name):
+            cls().updated({name: -1})
 
 
 def test_updating_makes_a_new_object() -> None:
-    settings = Settings()
+    settings = RidgeSettings()
     changed = settings.updated({"gamma": 0.5, "critic_hidden": [3, 4]})
 
     assert (changed.gamma, changed.critic_hidden) == (0.5, (3, 4))
-    assert settings == Settings()
+    assert settings == RidgeSettings()
     assert changed.updated({}) == changed
     with pytest.raises(FrozenInstanceError):
         settings.gamma = 0.5  # type: ignore[misc]
 
 
 def test_a_refused_update_changes_nothing() -> None:
-    settings = Settings()
+    settings = RidgeSettings()
     with pytest.raises(SettingsError):
         settings.updated({"gamma": 0.5, "gae_lambda": 7.0})
-    assert settings == Settings()
+    assert settings == RidgeSettings()
 
 
 def test_settings_survive_json() -> None:
-    settings = Settings().updated(
-        {"gamma": 0.5, "std": "1:0.2", "critic_hidden": (5,), "clip_means": True, "kl_budget": 3}
-    )
+    told = {"gamma": 0.5, "std": "1:0.2", "critic_hidden": (5,), "clip_means": True, "kl_budget": 3}
+    settings = InterpolatorSettings().updated(told)
 
     document = json.loads(json.dumps(settings.as_json()))
 
-    assert document.keys() == HINTS.keys()
-    assert Settings().updated(document) == settings
+    assert list(document) == names_of(InterpolatorSettings)
+    assert InterpolatorSettings().updated(document) == settings
 
 
-@pytest.mark.parametrize("name", SCHEDULED)
-def test_a_function_is_a_schedule_but_no_plain_data(name: str) -> None:
-    settings = Settings().updated({name: lambda progress: 1.0 + progress})
-
-    with pytest.raises(SettingsError, match=f"{name} is a function and cannot be saved"):
-        settings.as_json()
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_valid_and_change_something(name: str) -> None:
-    settings = Settings().updated(preset(name))
-    if name == "plain":  # what it changes are recommendations of policies
-        assert settings == Settings()
-        assert IMeL("MkiPolicy", None, _init_setup_model=False).settings != settings
-    else:
-        assert settings != Settings()
+@every_class
+def test_a_function_is_a_schedule_but_no_plain_data(cls: type[Settings]) -> None:
+    assert cls.scheduled
+    for name in cls.scheduled:
+        settings = cls().updated({name: lambda progress: 1.0 + progress})
+        with pytest.raises(SettingsError, match=f"{name} is a function and cannot be saved"):
+            settings.as_json()
 
 
-def test_what_a_plain_update_learns_with_are_the_general_defaults() -> None:
-    assert {name: getattr(Settings(), name) for name in PLAIN} == PLAIN
-    # All that the anchored preset changes, the plain one changes back
-    assert PLAIN.keys() == ANCHORED.keys()
+@every_policy
+def test_a_policy_has_the_defaults_of_its_settings_class(policy: str) -> None:
+    model = IMeL(policy, None, _init_setup_model=False)
+    assert model.settings == POLICIES[policy].settings_class()
+    assert (model.gamma, model.gae_lambda) == (model.settings.gamma, model.settings.gae_lambda)
 
 
-def settings_of(policy: str, **arguments: Any) -> Settings:
-    return IMeL(policy, None, _init_setup_model=False, **arguments).settings
+# --- refused ---
 
 
-@pytest.mark.parametrize("policy", ["MkiPolicy", "RidgePolicy"])
-def test_a_plain_update_brings_its_settings_along(policy: str) -> None:
-    assert settings_of(policy) == Settings().updated(ANCHORED)
-    assert settings_of(policy, update="plain") == Settings()
-    assert settings_of(policy, preset="plain") == Settings()
-    given = settings_of(policy, update="plain", std=0.3)
-    assert given == Settings().updated({"std": 0.3})
+@every_policy
+def test_a_setting_of_other_policies_is_refused_naming_them(policy: str) -> None:
+    own = set(names_of(POLICIES[policy].settings_class))
+    users: dict[str, list[str]] = {}
+    for other, cls in POLICIES.items():
+        for name in set(names_of(cls.settings_class)) - own:
+            users.setdefault(name, []).append(other)
+    assert users
+    for name, policies in users.items():
+        arguments: Any = {name: 1}
+        with pytest.raises(SettingsError, match=f"^{policy} does not use '{name}'; ") as refusal:
+            IMeL(policy, "Pendulum-v1", **arguments)
+        assert re.findall(r"(\w+Policy)", str(refusal.value))[1:] == policies
+        assert "\n" not in str(refusal.value)
 
 
-def test_an_anchored_update_brings_its_settings_along() -> None:
-    recommended = POLICIES["NpPolicy"].recommended
-    expected = Settings().updated({**recommended, **ANCHORED})
-    assert settings_of("NpPolicy", update="anchored") == expected
-    assert expected.min_std == recommended["min_std"]
+@pytest.mark.parametrize("name", GONE)
+def test_a_setting_that_is_gone_is_refused_in_one_line_that_says_why(name: str) -> None:
+    for policy in POLICIES:
+        assert name not in names_of(POLICIES[policy].settings_class)
+        arguments: Any = {name: 1}
+        with pytest.raises(SettingsError) as refusal:
+            IMeL(policy, "Pendulum-v1", **arguments)
+        assert str(refusal.value) == f"'{name}' is no setting any more: {GONE[name]}"
+        assert "\n" not in str(refusal.value)
 
 
-def test_an_update_that_is_recommended_anyhow_or_beside_a_preset_brings_nothing() -> None:
-    assert settings_of("MkiPolicy", update="anchored") == settings_of("MkiPolicy")
-    assert settings_of("NpPolicy", update="plain") == settings_of("NpPolicy")
-    given = settings_of("MkiPolicy", preset="exploration", update="plain")
-    assert given == Settings().updated({**PRESETS["exploration"], "update": "plain"})
+# --- used ---
+
+TINY: dict[str, Any] = {"rollout_size": 32, "n_envs": 2, "memory_size": 64, "critic_epochs": 2}
+"""The second of three rollouts fills the memory."""
+OTHER: dict[str, Any] = {
+    "rollout_size": 16,
+    "memory_size": 96,
+    "prior_size": 16,
+    "gae_lambda": 0.5,
+    "gamma": 0.9,
+    "advantage_clip": 0.5,
+    "min_std": 0.9,
+    "batch_size": 8,
+    "kl_budget": 0.5,
+    "trust_region": 0.5,
+    "std": 0.3,
+    "std_mode": "constant",
+    "targets_per_step": 8,
+    "max_grad_norm": 1e-4,
+}
+"""Values that matter in so short a run; the others are made from the defaults."""
+TESTED_APART = {"workers", "worker_timeout", "max_faults"}
+"""Settings without which an undisturbed run is the same, bit for bit."""
 
 
-def test_the_papers_preset_leaves_nothing_of_an_anchored_recommendation() -> None:
-    settings = settings_of("MkiPolicy", preset="paper")
-    assert settings == Settings().updated(PRESETS["paper"])
-    changed = {"std", "std_mode", "min_std"}
-    assert {name for name in HINTS if getattr(settings, name) != getattr(Settings(), name)} == (
-        changed
+def another(name: str, default: Any, hint: Any) -> Any:
+    """A valid value that is not the default."""
+    if name in OTHER:
+        return OTHER[name]
+    if typing.get_origin(hint) is typing.Literal:
+        return next(choice for choice in typing.get_args(hint) if choice != default)
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, tuple):
+        return (5,)
+    if isinstance(default, int):
+        return default + 1
+    return 0.5 * default
+
+
+def outcome(policy: str, **arguments: Any) -> dict[str, Any]:
+    """What three iterations come to: actions, logs and the number of environments."""
+    learned = issubclass(POLICIES[policy].settings_class, FitSettings)
+    told = {**TINY, **({"gradient_steps": 2} if learned else {}), **arguments}
+    model = IMeL(policy, "ImelTinyPoint-v0", seed=0, **told)
+    book = LogBook.of(model)
+    model.learn(96)
+    pages = [
+        {key: value for key, value in page.items() if not key.startswith("time/")}
+        for page in book.pages
+    ]
+    return {
+        "environments": model.n_envs,
+        "logs": str(pages),
+        "actions": answers(model).tobytes(),
+        "exploration": model.predict(np.zeros((5, 2), np.float32))[0].tobytes(),
+    }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environments() -> Iterator[None]:
+    made = {"entry_point": lambda: PointEnv(episode_length=8), "disable_env_checker": True}
+    gym.register("ImelTinyPoint-v0", **made)
+    yield
+    del gym.registry["ImelTinyPoint-v0"]
+
+
+@every_policy
+def test_every_setting_of_a_policy_changes_the_outcome(policy: str) -> None:
+    cls = POLICIES[policy].settings_class
+    hints = typing.get_type_hints(cls)
+    default = outcome(policy)
+    assert outcome(policy) == default
+    unused = []
+    for field in fields(cls):
+        if field.name in TESTED_APART:
+            continue
+        usual = TINY.get(field.name, field.default)
+        value = another(field.name, usual, hints[field.name])
+        assert value != usual
+        if outcome(policy, **{field.name: value}) == default:
+            unused.append(field.name)
+    assert unused == []
+
+
+@every_policy
+def test_every_option_of_a_policy_changes_the_outcome(policy: str) -> None:
+    cls = POLICIES[policy].options_class
+    hints = typing.get_type_hints(cls)
+    default = outcome(policy)
+    unused = [
+        field.name
+        for field in fields(cls)
+        if outcome(
+            policy,
+            policy_kwargs={field.name: another(field.name, field.default, hints[field.name])},
+        )
+        == default
+    ]
+    assert unused == []
+
+
+@every_policy
+def test_workers_and_their_timeout_reach_the_environments(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def make(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return points(2)
+
+    monkeypatch.setattr("imel.algorithm.make_environments", make)
+    IMeL(policy, "Some-v0", n_envs=2, workers=True, worker_timeout=7.0)
+    assert asked == [("Some-v0", 2, True, 7.0)]
+
+
+@every_policy
+def test_max_faults_is_the_number_of_faults_survived(policy: str) -> None:
+    with pytest.raises(NonFiniteError):
+        small_model(policy, env=ScriptedEnv(bad_step=100), max_faults=0).learn(192)
+    model = small_model(policy, env=ScriptedEnv(bad_step=100), max_faults=1)
+    with pytest.warns(RuntimeWarning, match="fault 1 of 1"):
+        model.learn(192)
+    assert model.faults == 1
+
+
+# --- what an editor, a type checker and help know ---
+
+
+def test_keywords_are_the_fields_of_all_settings_with_their_types() -> None:
+    typed = typing.get_type_hints(Keywords)
+    assert set(typed) == {name for cls in CLASSES for name in names_of(cls)}
+    assert Keywords.__required_keys__ == frozenset()
+    for cls in CLASSES:
+        hints = typing.get_type_hints(cls)
+        for name in names_of(cls):
+            accepted, declared = alternatives(typed[name]), alternatives(hints[name])
+            assert declared <= accepted, f"{name} of {cls.__name__}"
+            # Beyond what some policy declares, only a function may be given, as a schedule
+            declared = {
+                kind
+                for other in CLASSES
+                if name in names_of(other)
+                for kind in alternatives(typing.get_type_hints(other)[name])
+            }
+            functions = {kind for kind in accepted if "Callable" in str(kind)}
+            assert accepted - functions == declared, name
+            assert bool(functions) == any(name in other.scheduled for other in CLASSES), name
+
+
+def alternatives(hint: Any) -> set[Any]:
+    """The members of a union or a choice, or the type itself."""
+    if typing.get_origin(hint) in (tuple, None) or not typing.get_args(hint):
+        return {hint}
+    return set(typing.get_args(hint))
+
+
+def test_mypy_refuses_a_misspelt_keyword(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing is read of libraries whose types do not matter here: seconds in place of minutes
+    (tmp_path / "mypy.ini").write_text(
+        "[mypy]\nstrict = true\nfollow_imports = silent\nignore_missing_imports = true\n"
+        "[mypy-torch.*,stable_baselines3.*,gymnasium.*,numpy.*,safetensors.*]\n"
+        "follow_imports = skip\n"
     )
+    for name, keyword in (("misspelt.py", "trust_regoin"), ("right.py", "trust_region")):
+        (tmp_path / name).write_text(
+            f'from imel import IMeL\n\nmodel = IMeL("RidgePolicy", "Pendulum-v1", {keyword}=0.1)\n'
+        )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MYPYPATH", str(Path(imel.__file__).parents[1]))
+    arguments = ["--config-file=mypy.ini", "--hide-error-context", "misspelt.py", "right.py"]
+    output, complaints, code = mypy.api.run(arguments)
+
+    assert (code, complaints) == (1, "")
+    (error,) = [line for line in output.splitlines() if ": error: " in line]
+    assert error.startswith("misspelt.py:3: ")
+    assert 'Unexpected keyword argument "trust_regoin" for "IMeL"' in error
+    assert 'did you mean "trust_region"' in error
 
 
-def test_no_preset_is_no_change() -> None:
-    assert preset(None) == {}
-
-
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-def test_a_policys_recommendation_is_valid_and_is_followed(policy: str) -> None:
-    recommended = POLICIES[policy].recommended
-    expected = Settings().updated(recommended)
-
-    assert IMeL(policy, "Pendulum-v1").settings == expected
-
-
-def test_what_is_given_wins_over_preset_and_recommendation(monkeypatch: pytest.MonkeyPatch) -> None:
-    recommended = {"std": "0.9:0.8", "min_std": 0.07, "kl_budget": 5.0}
-    monkeypatch.setattr(POLICIES["MkiPolicy"], "recommended", recommended)
-
-    settings = small_model(preset="exploration", kl_budget=2.0).settings
-
-    assert settings.kl_budget == 2.0
-    assert settings.std == PRESETS["exploration"]["std"]
-    assert settings.min_std == 0.07
-
-
-def test_the_signature_shows_every_setting_with_its_default() -> None:
-    parameters = inspect.signature(IMeL).parameters
-
-    assert list(parameters)[:2] == ["policy", "env"]
-    for field in fields(Settings):
-        assert parameters[field.name].default == field.default
+@every_policy
+def test_help_shows_every_setting_with_its_default(policy: str) -> None:
+    text = " ".join((inspect.getdoc(IMeL) or "").split())
+    ridge, papers = text.split("Settings of the paper's policies")
+    part = ridge.split("Settings of RidgePolicy")[1] if policy == "RidgePolicy" else papers
+    for field in fields(POLICIES[policy].settings_class):
+        assert f" {field.name} = {field.default!r}: " in part

@@ -49,7 +49,7 @@ class Interrupted(PointEnv):
         return super().step(action)
 
 gymnasium.register("Interrupted-v0", Interrupted, disable_env_checker=True)
-flags = "--rollout-size 64 --memory-size 128 --n-envs 4 --gradient-steps 2 --checkpoint-every 2"
+flags = "--rollout-size 64 --memory-size 128 --n-envs 4 --checkpoint-every 2"
 words = "train Interrupted-v0 --total-timesteps 384 --eval-episodes 0 --run-dir run --track"
 assert main([*words.split(), sys.argv[1], "--progress-json", *flags.split()]) == 130
 assert main(["resume", "run"]) == 0

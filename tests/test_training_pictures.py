@@ -23,7 +23,7 @@ from imel.policy import ImelPolicy
 
 TRAIN = (
     *("--n-envs", "4", "--rollout-size", "256", "--memory-size", "512"),
-    *("--total-timesteps", "1024", "--gradient-steps", "2", "--eval-episodes", "1"),
+    *("--total-timesteps", "1024", "--eval-episodes", "1"),
     *("--checkpoint-every", "1", "--checkpoints-kept", "9"),
 )
 

@@ -1,4 +1,4 @@
-"""`imel why`: which memories made an action of an episode, and what it is without some of them."""
+"""`imel why` and `imel lessons`: what made an action of an episode, and what it is without it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,31 @@ from imel import IMeL
 from imel.cli.main import main
 from imel.cli.why import choose_steps, observations_of
 from imel.explain import familiarity_of, policy_without
-from imel.policy import POLICIES, ImelPolicy
-
-TRAIN = (
-    *("--n-envs", "4", "--batch-size", "256", "--memory-size", "512"),
-    *("--total-timesteps", "1024", "--gradient-steps", "2", "--eval-episodes", "1"),
-    *("--checkpoint-every", "1", "--checkpoints-kept", "9"),
-)
+from imel.policy import POLICIES, ImelPolicy, RidgePolicy
+from imel.runs.evaluation import evaluate
 
 
 class UnposedPendulum(PendulumEnv):
     """By its name an environment that nobody knows how to put into a state."""
 
 
+def trained_run(folder: Path, policy: str, **settings: Any) -> Path:
+    """A run directory with a small model of Pendulum."""
+    small: dict[str, Any] = {"n_envs": 4, "rollout_size": 256, "memory_size": 512}
+    model = IMeL(policy, "Pendulum-v1", seed=0, critic_epochs=1, **small, **settings)
+    model.learn(1024).save(folder / "model")
+    (folder / "config.json").write_text(json.dumps({"env": "Pendulum-v1"}))
+    return folder
+
+
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("why") / "pendulum"
-    assert main(["train", "Pendulum-v1", *TRAIN, "--run-dir", str(folder)]) == 0
-    return folder
+    return trained_run(tmp_path_factory.mktemp("why"), "MkiPolicy", gradient_steps=2)
+
+
+@pytest.fixture(scope="module")
+def taught_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_run(tmp_path_factory.mktemp("taught"), "RidgePolicy")
 
 
 @pytest.fixture(scope="module")
@@ -154,25 +161,147 @@ def test_on_a_terminal_the_table_is_drawn(run_dir: Path) -> None:
     assert any("share" in line and "\x1b[1m" in line for line in lines)
 
 
-@pytest.mark.parametrize("update", ["anchored", "plain"])
 @pytest.mark.parametrize("name", list(POLICIES))
 def test_every_policy_is_explained(
-    name: str, update: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    small: dict[str, Any] = {"n_envs": 4, "batch_size": 64, "memory_size": 128, "update": update}
-    model = IMeL(name, "Pendulum-v1", seed=0, gradient_steps=1, critic_epochs=1, **small)
+    model = IMeL(name, "Pendulum-v1", seed=0, n_envs=4, rollout_size=64, memory_size=128)
     model.learn(128).save(tmp_path / "model")
     flags = (str(tmp_path / "model"), "--env", "Pendulum-v1", "--step", "5")
     text = said(capsys, *flags)
     (explained,) = document(capsys, *flags)["explained"]
-    kinds = {"NpPolicy": "sensitivity", "AnpPolicy": "attention"}
-    # Anchored, a network too is moved by a step that memories make
-    kinds["RegressorPolicy"] = "none" if update == "plain" else "sensitivity"
+    kinds = {"NpPolicy": "sensitivity", "AnpPolicy": "attention", "RegressorPolicy": "none"}
+    kinds["RidgePolicy"] = "lessons"
     assert explained["kind"] == kinds.get(name, "sum")
     assert name in text
-    assert len(text.splitlines()) == 15
+    # The title, an empty line, the step, three lines, headings, and eight rows or all there are
+    assert len(text.splitlines()) == 7 + min(8, len(explained.get("lessons", range(8))))
     if explained["kind"] == "none":
         assert "does not consult" in text
+
+
+# --- lessons ---
+
+
+def test_the_lessons_listed_are_those_behind_the_step(
+    taught_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
+    flags = (str(taught_dir), "--step", "7", "--memories", "600", "--seed", "3")
+    (explained,) = document(capsys, *flags)["explained"]
+    state = observations_of(policy, "Pendulum-v1", 3)[7]
+    action, _ = policy.predict(state, deterministic=True)
+    np.testing.assert_allclose(np.clip(explained["mean"], -1, 1) * 2.0, action, atol=1e-5)
+    added = np.sum([lesson["contributions"] for lesson in explained["lessons"]], axis=0)
+    np.testing.assert_allclose(added, explained["mean"], atol=1e-5)
+    assert explained["state_names"] == ["cos angle", "sin angle", "angular velocity"]
+    text = said(capsys, *flags)
+    assert explained["sentence"] in text
+    assert "torque" in text
+
+
+def test_without_a_lesson_the_reduced_policys_answer_is_given(
+    taught_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = document(capsys, str(taught_dir), "--step", "7")["explained"][0]
+    episodes = [str(lesson["episodes"]) for lesson in first["lessons"][:2]]
+    flags = ("--step", "7", "--without-lesson", *episodes)
+    (explained,) = document(capsys, str(taught_dir), *flags)["explained"]
+    taken = np.sum([lesson["contributions"] for lesson in first["lessons"][:2]], axis=0)
+    mean = np.array(explained["without"]["mean"])
+    np.testing.assert_allclose(mean, explained["mean"] - taken, atol=1e-5)
+    text = said(capsys, str(taught_dir), *flags)
+    assert f"without the lessons of {', '.join(episodes)}: mean [{mean[0]:+.2f}]" in text
+
+
+def test_a_frame_shows_lessons_that_are_still_remembered(
+    taught_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pygame")
+    path = tmp_path / "why.png"
+    text = said(capsys, str(taught_dir), "--step", "3", "--frame", str(path))
+    assert text.splitlines()[-1] == f"picture: {path}"
+    pixels = imread(path)[..., :3]
+    rod = np.array([204, 77, 77]) / 255  # the colour of Pendulum's rod
+    drawn = np.abs(pixels - rod).sum(axis=2) < 0.02
+    policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
+    remembered = len(np.unique(policy.memory.column("episodes")))
+    assert all(part.any() for part in np.array_split(drawn.any(axis=0), 1 + min(5, remembered)))
+
+
+def test_the_largest_lessons_of_a_run_are_listed_and_drawn(
+    taught_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lessons", str(taught_dir), "--json", "--count", "3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
+    assert isinstance(policy, RidgePolicy)
+    states = policy.memory.column("states")
+    whole = policy.decide(states)[0]
+    changes = {
+        int(episode): (whole - policy_without(policy, lessons=[int(episode)]).decide(states)[0])
+        for episode in policy.lessons.column("episodes")
+    }
+    sizes = {name: float(each.square().sum(dim=1).mean().sqrt()) for name, each in changes.items()}
+    expected = sorted(sizes, key=lambda name: -sizes[name])[:3]
+    assert [row["episodes"] for row in found["lessons"]] == expected
+    for row in found["lessons"]:
+        assert row["sizes"] == pytest.approx(sizes[row["episodes"]], rel=1e-3)
+    assert imread(taught_dir / "lessons.png").std() > 0.05
+
+
+def test_deletion_evaluates_the_policy_without_the_largest_and_without_random_lessons(
+    taught_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["lessons", str(taught_dir), "--deletion", "--episodes", "2"]
+    assert main([*flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    deletion = found["deletion"]
+    count = [each["count"] for each in deletion["without"]]
+    policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
+    assert isinstance(policy, RidgePolicy)
+    assert count == [max(1, round(share * len(policy.lessons))) for share in (0.01, 0.05, 0.2)]
+    reduced = policy_without(policy, lessons=[found["lessons"][0]["episodes"]])
+    expected = evaluate(reduced, "Pendulum-v1", 2).returns
+    assert deletion["without"][0]["largest"] == pytest.approx(expected)
+    assert deletion["whole"] == pytest.approx(evaluate(policy, "Pendulum-v1", 2).returns)
+    assert main(flags) == 0
+    text = capsys.readouterr().out
+    assert f"{np.mean(deletion['whole']):,.0f} ±" in text
+    assert imread(taught_dir / "deletion.png").std() > 0.02
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "reason"),
+    [
+        ("why", ("--without-episode", "5"), "leave some out by --without-lesson"),
+        ("why", ("--without-lesson", "999"), "no lesson of episode 999"),
+        ("lessons", ("--count", "0"), "count=0"),
+        ("lessons", ("--delete",), "did you mean '--deletion'"),
+    ],
+)
+def test_what_cannot_be_asked_of_lessons_is_refused_in_one_line(
+    taught_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    flags: tuple[str, ...],
+    reason: str,
+) -> None:
+    assert main([command, str(taught_dir), *flags]) == 2
+    error = capsys.readouterr().err
+    assert reason in error
+    assert error.count("\n") == 1
+
+
+def test_a_policy_of_memories_has_no_lessons(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lessons", str(run_dir)]) == 2
+    assert "MkiPolicy, which has memories and no lessons" in capsys.readouterr().err
+    assert "--without-episode" in refused(capsys, str(run_dir), "--without-lesson", "5")
+
+
+# --- pictures, and what is refused ---
 
 
 def test_a_frame_shows_the_state_beside_those_of_its_memories(
@@ -207,7 +336,7 @@ def test_where_memories_cannot_be_posed_the_state_alone_is_drawn(
 def test_a_single_remembered_episode_leaves_the_first_step(policy: ImelPolicy) -> None:
     alone = policy_without(policy)
     alone.memory.column("episodes").fill_(1)
-    alone.changed()
+    alone.invalidate()
     ((name, step),) = choose_steps(alone, np.zeros((4, 3), np.float32), None)
     assert step == 0
     assert "single episode" in name

@@ -1,4 +1,4 @@
-"""What would it do, had it not seen that? The policy of the memories that are left."""
+"""What would one of the paper's policies do, had it not seen that? What the others make of it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from imel.errors import ImelError
 from imel.explain import policy_without
 from imel.policy import POLICIES, ImelPolicy
 from small import BATCH, STATES, differing, small_model, tensors_of
+
+papers_policies = pytest.mark.parametrize("name", sorted({*POLICIES} - {"RidgePolicy"}))
 
 
 def trained(policy: str = "MkiPolicy", **settings: Any) -> IMeL:
@@ -35,10 +37,9 @@ def means(policy: ImelPolicy) -> np.ndarray:
     return policy.decide(torch.from_numpy(STATES))[0].numpy()
 
 
-@pytest.mark.parametrize("update", ["anchored", "plain"])
-@pytest.mark.parametrize("name", list(POLICIES))
-def test_it_is_the_policy_rebuilt_from_what_is_left(name: str, update: str) -> None:
-    policy = trained(name, update=update, anchor_size=BATCH).policy
+@papers_policies
+def test_it_is_the_policy_rebuilt_from_what_is_left(name: str) -> None:
+    policy = trained(name).policy
     rows = np.arange(0, len(policy.memory), 3)
     kept = np.setdiff1d(np.arange(len(policy.memory)), rows)
     before = means(policy)
@@ -47,7 +48,7 @@ def test_it_is_the_policy_rebuilt_from_what_is_left(name: str, update: str) -> N
 
     np.testing.assert_allclose(means(reduced), means(rebuilt(policy, kept)), rtol=0, atol=1e-6)
     assert len(reduced.memory) == len(kept)
-    if (name, update) != ("RegressorPolicy", "plain"):  # which needs no memories to answer
+    if name != "RegressorPolicy":  # which needs no memories to answer
         assert np.abs(means(reduced) - before).max() > 1e-4
 
 
@@ -64,7 +65,7 @@ def test_the_model_itself_is_not_changed() -> None:
     np.testing.assert_array_equal(means(model.policy), answered)
 
 
-@pytest.mark.parametrize("name", list(POLICIES))
+@papers_policies
 def test_an_explanation_without_rows_is_that_of_the_reduced_policy(name: str) -> None:
     model = trained(name)
     largest = model.explain(STATES[0]).rows[:10]
@@ -102,6 +103,14 @@ def test_nothing_left_out_is_the_policy_as_it_is() -> None:
     np.testing.assert_array_equal(
         model.explain(STATES[0], without=[]).mean, model.explain(STATES[0]).mean
     )
+
+
+def test_lessons_are_not_taken_from_a_policy_of_memories() -> None:
+    with pytest.raises(ImelError, match="MkiPolicy has memories and no lessons") as refusal:
+        trained().policy_without(lessons=[0])
+    assert "without_episodes" in str(refusal.value)
+    with pytest.raises(ImelError, match="no lessons"):
+        trained().explain(STATES[0], without_lessons=[0])
 
 
 @pytest.mark.parametrize(

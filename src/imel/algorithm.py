@@ -36,11 +36,11 @@ from imel.normaliser import ReturnScale
 from imel.persistence.saving import SavedAlgorithm
 from imel.policy import POLICIES, ImelPolicy, check_spaces
 from imel.policy.paper import PaperPolicy
+from imel.policy.refusal import refuse_unused
 from imel.policy.ridge import RidgePolicy
 from imel.rollout import EpisodeClock, Sampler, collect
 from imel.settings import FitSettings, Keywords, Settings
 from imel.settings.description import settings_table
-from imel.settings.refusal import refuse_unused
 from imel.updates.common import Update
 from imel.updates.paper import PaperUpdate
 from imel.updates.ridge import RidgeUpdate

@@ -24,12 +24,12 @@ from imel.errors import CheckpointError, ImelError, SettingsError
 from imel.persistence.resume import differences, latest_checkpoint, version_differences
 from imel.pictures.run import draw_run
 from imel.policy import ImelPolicy
+from imel.policy.refusal import refuse_unused
 from imel.runs import layout
 from imel.runs.plan import Plan, RunArguments, checked, find_policy, read_config, settings_in
 from imel.runs.provenance import provenance
 from imel.runs.running import evaluate_run, learn, make_model
 from imel.settings import Settings
-from imel.settings.refusal import refuse_unused
 
 _DESCRIPTION = """\
 Learn a policy on a Gymnasium environment, evaluate it and draw it.

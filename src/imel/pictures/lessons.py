@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, PercentFormatter
 from numpy.typing import NDArray
 
@@ -64,10 +65,22 @@ def lessons_figure(history: LessonHistory) -> Figure:
     return figure
 
 
+def spread(ends: Array) -> Array:
+    """Return places for episodes that ended in the same rollout: evenly over it, in order."""
+    steps, member, counts = np.unique(ends, return_inverse=True, return_counts=True)
+    gaps = np.diff(steps, prepend=0)
+    order = np.argsort(member, kind="stable")
+    rank = np.empty(len(ends))
+    firsts = np.cumsum(counts) - counts
+    rank[order] = np.arange(len(ends)) - firsts[member[order]] + 1
+    return np.asarray(steps[member] - gaps[member] * (1.0 - rank / counts[member]))
+
+
 def _draw_returns(axes: Axes, history: LessonHistory, largest: Array) -> None:
     crowd = min(1.0, 300 / len(history.returns))
+    ends = spread(history.ends)
     axes.scatter(
-        history.ends,
+        ends,
         history.returns,
         s=6 + 8 * crowd,
         color=_CURVE,
@@ -75,11 +88,11 @@ def _draw_returns(axes: Axes, history: LessonHistory, largest: Array) -> None:
         linewidths=0,
         label="episodes",
     )
-    places = np.linspace(history.ends.min(), history.ends.max(), _PLACES)
-    trend = summarise_near(history.ends, history.returns, places, _REACH, (20.0, 80.0))
+    places = np.linspace(ends.min(), ends.max(), _PLACES)
+    trend = summarise_near(ends, history.returns, places, _REACH, (20.0, 80.0))
     axes.plot(trend.places, trend.mean, color=_CURVE, linewidth=2, label="running mean")
     axes.scatter(
-        history.ends[largest],
+        ends[largest],
         history.returns[largest],
         s=42,
         color=_LARGEST,
@@ -95,22 +108,25 @@ def _draw_sizes(axes: Axes, history: LessonHistory, largest: Array) -> None:
     colours = np.full(len(history.sizes), _LESSON, dtype=object)
     colours[largest] = _LARGEST
     widths = np.where(np.isin(np.arange(len(history.sizes)), largest), 2.2, 1.0)
-    axes.vlines(history.ends, 0.0, history.sizes, colors=list(colours), linewidths=list(widths))
+    ends = spread(history.ends)
+    axes.vlines(ends, 0.0, history.sizes, colors=list(colours), linewidths=list(widths))
     top = float(history.sizes.max()) or 1.0
     taken: list[float] = []
     for i in largest:
         # Labels of lessons that lie close together stand above each other
-        near = sum(abs(place - history.ends[i]) < 0.05 * history.ends.max() for place in taken)
-        taken.append(float(history.ends[i]))
+        near = sum(abs(place - ends[i]) < 0.05 * ends.max() for place in taken)
+        taken.append(float(ends[i]))
         axes.annotate(
             f"{history.episodes[i]}",
-            (history.ends[i], history.sizes[i]),
-            xytext=(5, 1 - 11 * near),
+            (ends[i], history.sizes[i]),
+            xytext=(0, 2 + 10 * near),
+            ha="center",
+            path_effects=[withStroke(linewidth=2.5, foreground="white")],
             textcoords="offset points",
             fontsize=8,
             color=_LARGEST,
         )
-    axes.set_ylim(0.0, 1.15 * top)
+    axes.set_ylim(0.0, 1.2 * top)
     axes.set_ylabel("size of the lesson\n(what it adds to the action)")
 
 

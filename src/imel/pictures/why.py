@@ -58,7 +58,7 @@ def draw_frames(
             lines.append([(title, played[each.step]), *remembered])
     first = chosen[0].why
     if isinstance(first, LessonExplanation):
-        connection = "what is remembered of its largest lessons, where it was most alike"
+        connection = "the largest lessons still in memory, where most alike"
     else:
         connection = f"the memories {_CONNECTIONS.get(first.kind, 'behind its action')}"
     title = f"{env_id}, {type(policy).__name__}: the state, and {connection}"

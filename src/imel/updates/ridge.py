@@ -26,8 +26,8 @@ from imel.improvement import (
     step_size,
 )
 from imel.policy.ridge import RidgePolicy
-from imel.settings import RidgeSettings, parse_schedule
-from imel.updates.common import Learner, Logged, rows_of
+from imel.settings import RidgeSettings
+from imel.updates.common import Learner, Logged
 
 _PEAK = 10.0
 """The largest KL of a step at any remembered state, in trust regions."""
@@ -40,7 +40,6 @@ class RidgeUpdate:
 
     def __init__(self, settings: RidgeSettings, policy: RidgePolicy) -> None:
         self.settings, self.policy = settings, policy
-        self._trust_region = parse_schedule("trust_region", settings.trust_region)
         self.max_std = max(min(1.0, settings.std / policy.action_dim), settings.min_std)
 
     def start(self, model: Learner) -> None:
@@ -63,8 +62,7 @@ class RidgeUpdate:
         ratios = ratios.clamp_max(1.0)  # an action that has become likelier counts once
         advantages = self._advantages(model, ratios)
         weights = ratios * advantages
-        trust_region = self._trust_region(model._current_progress_remaining)
-        eta = step_size(weights, actions, means, stds, trust_region)
+        eta = step_size(weights, actions, means, stds, self.settings.trust_region)
         improved = improved_means(weights, actions, means, stds, eta)
         for name, values in (
             ("means", means),
@@ -72,12 +70,11 @@ class RidgeUpdate:
             ("advantages", advantages),
         ):
             column(name).copy_(values)
-        self._step(model, improved - means, trust_region, len(rollout))
+        self._step(model, improved - means, len(rollout))
         gradient = self.settings.std_rate * std_gradient(
             weights / ratios.mean(), actions, means, stds
         )
         policy.std.copy_(adapted_std(policy.std, gradient, self.settings.min_std, self.max_std))
-        record("improve/trust_region", trust_region)
         record("memory/size", len(memory))
         record("memory/lessons", len(policy.lessons))
 
@@ -94,7 +91,7 @@ class RidgeUpdate:
     def _remember(self, model: Learner, rollout: Rollout) -> None:
         """Take a rollout into memory, moments and the list of lessons."""
         policy, memory = self.policy, self.policy.memory
-        rows = rows_of(rollout, policy.device)
+        rows = rollout.rows(policy.device)
         memory.add(rows, model.iteration)
         policy.normaliser.update(rows["states"])
         model.return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
@@ -130,9 +127,9 @@ class RidgeUpdate:
         model.logger.record("train/value_loss", loss)
         return standardise(advantages, settings.advantage_clip)
 
-    def _step(self, model: Learner, improvements: Tensor, trust_region: float, new: int) -> None:
+    def _step(self, model: Learner, improvements: Tensor, new: int) -> None:
         """Move the policy along the smoothed improvements, within the trust region."""
-        policy, record = self.policy, model.logger.record
+        policy, record, trust_region = self.policy, model.logger.record, self.settings.trust_region
         episodes, parts = policy.step(policy.memory.column("episodes"), improvements)
         features = policy.design.features
         step = features @ parts.double().sum(dim=0).float()  # [N, d_a] at remembered states

@@ -1,0 +1,31 @@
+"""Refusing settings that a policy does not use, in one line that says who does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from imel.errors import SettingsError
+from imel.policy import POLICIES, ImelPolicy
+from imel.settings.gone import GONE
+
+
+def refuse_unused(settings: Mapping[str, Any], policy_class: type[ImelPolicy]) -> None:
+    """Refuse a setting that other policies use, or that earlier versions had."""
+    own = {field.name for field in fields(policy_class.settings_class)}
+    for name in settings:
+        if name in own:
+            continue
+        if name in GONE:
+            raise SettingsError(f"'{name}' is no setting any more: {GONE[name]}")
+        users = [
+            other.__name__
+            for other in POLICIES.values()
+            if name in {field.name for field in fields(other.settings_class)}
+        ]
+        if users:
+            raise SettingsError(
+                f"{policy_class.__name__} does not use '{name}'; {', '.join(users)} "
+                f"{'does' if len(users) == 1 else 'do'}"
+            )
