@@ -1,4 +1,4 @@
-"""`RidgePolicy`: its step against a natural policy gradient by hand, and what it keeps account of."""
+"""`RidgePolicy`: its step against a natural policy gradient by hand, and what it keeps."""
 
 from __future__ import annotations
 
@@ -253,9 +253,7 @@ class Watch:
         self.step = self.update._step
         self.update._step = self
 
-    def __call__(
-        self, model: IMeL, improvements: Tensor, trust_region: float, new: int
-    ) -> None:
+    def __call__(self, model: IMeL, improvements: Tensor, trust_region: float, new: int) -> None:
         states = self.policy.memory.column("states")
         before, stds = self.policy.act(states)
         self.step(model, improvements, trust_region, new)

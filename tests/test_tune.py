@@ -133,7 +133,9 @@ def test_every_policy_has_a_space_of_settings_and_options_that_it_uses() -> None
     for policy, space in SPACES.items():
         chosen = POLICY_NAMES[policy]
         names = [parameter.name for parameter in space]
-        used = {f.name for cls in (chosen.settings_class, chosen.options_class) for f in fields(cls)}
+        used = {
+            f.name for cls in (chosen.settings_class, chosen.options_class) for f in fields(cls)
+        }
         assert set(names) <= used
         assert len(set(names)) == len(names)
         bounds = {"trust_region"} if policy == "ridge" else {"kl_budget"}
