@@ -1,4 +1,4 @@
-"""`RidgePolicy`: its step against a natural policy gradient by hand, and what it keeps account of."""
+"""`RidgePolicy`: its step against a natural policy gradient by hand, and what it keeps."""
 
 from __future__ import annotations
 
@@ -155,11 +155,9 @@ def test_step_is_a_damped_natural_policy_gradient(penalty: float) -> None:
     _, parts = policy.step(column("episodes"), improved - means)
     step = parts.double().sum(dim=0).numpy()
 
-    arrays = [
-        tensor.double().numpy()
-        for tensor in (policy.design.features, column("advantages"), column("actions"), means, stds)
-    ]
-    expected = eta * natural_gradient(*arrays, penalty) / stds.double().numpy() ** 2
+    tensors = (policy.design.features, column("advantages"), column("actions"), means, stds)
+    phi, *rest, sigma = (tensor.double().numpy() for tensor in tensors)
+    expected = eta * natural_gradient(phi, rest[0], rest[1], rest[2], sigma, penalty) / sigma**2
     for d in range(ACTION_DIM):
         ours, theirs = step[:, d], expected[:, d]
         lengths = np.linalg.norm(ours), np.linalg.norm(theirs)
@@ -248,10 +246,10 @@ class Watch:
         assert isinstance(model.policy, RidgePolicy)
         self.kls: list[float] = []
         self.peaks: list[float] = []
-        self.update: Any = model.update
+        update: Any = model.update
         self.policy = model.policy
-        self.step = self.update._step
-        self.update._step = self
+        self.step: Any = update._step
+        update._step = self
 
     def __call__(self, model: IMeL, improvements: Tensor, trust_region: float, new: int) -> None:
         states = self.policy.memory.column("states")

@@ -214,7 +214,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on(tmp_path: Path) -> None:
 
 def ask(study: optuna.Study) -> optuna.Trial:
     trial = study.ask()
-    draw(PROBLEM.space, trial, {})
+    draw(PROBLEM.space, trial)
     return trial
 
 

@@ -84,7 +84,7 @@ def test_fault_03_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_use
 
 NO_ROOM_FOR_A_CHECKPOINT = Fault(write=5, stage="full", limit=100_000)  # that of iteration 6
 NO_ROOM_FOR_LOGS = AtCall(
-    "stable_baselines3.common.logger", "CSVOutputFormat", "write", call=5, limit=1_500
+    "stable_baselines3.common.logger", "CSVOutputFormat", "write", call=5, limit=700
 )
 
 
