@@ -26,7 +26,7 @@ from imel.policy import POLICIES
 from imel.settings import FitSettings, InterpolatorSettings, Keywords, RidgeSettings, Settings
 from imel.settings.gone import GONE
 from small import LogBook, answers, points, small_model
-from toy import PointEnv, ScriptedEnv
+from toy import ScriptedEnv
 
 CLASSES = sorted({cls.settings_class for cls in POLICIES.values()}, key=lambda cls: cls.__name__)
 every_class = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
@@ -245,7 +245,7 @@ def outcome(policy: str, **arguments: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _environments() -> Iterator[None]:
-    gym.register("ImelTinyPoint-v0", lambda: PointEnv(episode_length=8), disable_env_checker=True)
+    gym.register("ImelTinyPoint-v0", "toy:PointEnv", kwargs={"episode_length": 8})
     yield
     del gym.registry["ImelTinyPoint-v0"]
 
