@@ -108,5 +108,9 @@ def step_scale(kl: float, trust_region: float) -> float:
 
 def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:
     """1/T sum_t |mu'_t - mu_t|^2 / (2 sigma_t^2): the mean KL of two policies with equal sigma."""
-    shift = ((new_means - means) / stds).double()
-    return float(shift.square().sum(dim=-1).mean() / 2.0)
+    return float(shift_kls(new_means - means, stds).mean())
+
+
+def shift_kls(shifts: Tensor, stds: Tensor) -> Tensor:
+    """|delta_t|^2 / (2 sigma_t^2): the KL of moving each mean by delta_t."""  # [T]
+    return (shifts / stds).double().square().sum(dim=-1) / 2.0

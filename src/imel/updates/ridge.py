@@ -19,7 +19,7 @@ from imel.improvement import (
     effective_sample_size,
     importance_ratios,
     improved_means,
-    mean_kl,
+    shift_kls,
     std_gradient,
     step_scale,
     step_size,
@@ -28,6 +28,9 @@ from imel.policy.ridge import RidgePolicy
 from imel.settings import RidgeSettings
 from imel.updates.common import Learner, Logged
 
+_PEAK = 10.0
+"""The largest KL of a step at any remembered state, in trust regions: the mean over a rollout does
+not see rare states, such as those in which episodes start."""
 _WORTHWHILE = 0.1
 """Deviation of the advantages, in deviations of the return, from which on a step uses the whole
 trust region. Below it steps are shorter in proportion: what is left to gain is mostly noise."""
@@ -133,11 +136,14 @@ class RidgeUpdate:
         """Move the policy along the smoothed improvements, within the trust region."""
         policy, record, trust_region = self.policy, model.logger.record, self.settings.trust_region
         episodes, parts = policy.step(policy.memory.column("episodes"), improvements)
-        step = policy.design.features[-new:] @ parts.double().sum(dim=0).float()  # [n, d_a]
-        kl = mean_kl(step, torch.zeros_like(step), policy.std)
-        scale = min(1.0, gain / _WORTHWHILE) * step_scale(kl, trust_region)
+        step = policy.design.features @ parts.double().sum(dim=0).float()  # [N, d_a]
+        shifts = shift_kls(step, policy.std)
+        kl, peak = float(shifts[-new:].mean()), float(shifts.max())
+        scale = min(step_scale(kl, trust_region), step_scale(peak, _PEAK * trust_region))
+        scale *= min(1.0, gain / _WORTHWHILE)
         rate = max(1.0 / (model.iteration + 1), 1.0 / _AVERAGED)
         policy.move(episodes, parts, scale, rate)
         record("improve/step_scale", scale)
         record("improve/policy_kl", scale**2 * kl)
+        record("improve/peak_kl", scale**2 * peak)
         record("improve/gain", gain)
