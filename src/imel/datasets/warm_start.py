@@ -36,7 +36,9 @@ def warm_start(model: SavedAlgorithm, dataset: Dataset) -> None:
     with denormals_flushed():
         _remember(model, rows)
         if logged.rewarded:
-            memory.column("advantages").copy_(_learn_values(model))
+            advantages = _learn_values(model)
+            if logged.kind == "acted":  # improved ones keep theirs, imitated ones have none
+                memory.column("advantages").copy_(advantages)
         model.update.warm_start(model, logged)
 
 
