@@ -14,7 +14,7 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from imel import IMeL
 from imel.memory import Memory
-from small import BATCH, FITTED
+from small import BATCH, small_model
 from toy import FloatArray, PointEnv
 
 ENV = "ImelWidePoint-v0"
@@ -38,10 +38,10 @@ def register() -> None:
     gym.register(ENV, entry_point="logged:WidePointEnv", disable_env_checker=True)
 
 
-def wide_model(seed: int = 0, **arguments: Any) -> IMeL:
+def wide_model(seed: int = 0, policy: str = "MkiPolicy", **arguments: Any) -> IMeL:
     """A small model on four such environments."""
     env = make_vec_env(WidePointEnv, n_envs=4, seed=seed)
-    return IMeL("MkiPolicy", env, seed=seed, **{**FITTED, **arguments})
+    return small_model(policy, env, seed=seed, **arguments)
 
 
 def write_run(folder: Path, model: IMeL) -> Path:

@@ -88,15 +88,6 @@ def test_plain_trpo_is_trpo_without_normalisation_and_takes_no_overrides() -> No
         grid(["hopper"], ["trpo-plain"], [0], None, {"n_envs": 2})
 
 
-@pytest.mark.parametrize("name", ["double-pendulum", "hopper", "walker2d", "halfcheetah"])
-def test_hasty_mki_differs_from_mki_in_the_discount_which_is_that_of_trpo(name: str) -> None:
-    task = find_task(name)
-    discount = find_algorithm("trpo").settings(task, {})["gamma"]
-    default = find_algorithm("mki").settings(task, {})
-    assert default["gamma"] != discount
-    assert find_algorithm("mki-hasty").settings(task, {}) == default | {"gamma": discount}
-
-
 def test_rows_of_a_variant_have_its_name_and_that_of_its_base(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -215,7 +215,7 @@ def test_the_card_says_what_the_run_was(run: Path) -> None:
     low, high = interval(RETURNS) or (0.0, 0.0)
 
     assert f"| 95 % interval of the mean | {low:.2f} to {high:.2f} |" in card
-    assert "| `kl_budget` | `4.0` |" in card
+    assert "| `trust_region` | `0.1` |" in card
     assert "| environment steps | 128 |" in card
     assert "| commit of imel | " + "ab" * 20 + " |" in card
     assert 'load_from_hub("me/pendulum", env="Pendulum-v1")' in card

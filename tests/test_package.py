@@ -143,7 +143,7 @@ def test_the_algorithm_and_every_command_are_imported_without_an_extra() -> None
         "from imel.cli.main import COMMANDS\n"
         "for module, _ in COMMANDS.values(): importlib.import_module(module)\n"
         "import imel.runs.trackers, imel.zoo\n"
-        "IMeL('MkiPolicy', 'Pendulum-v1', rollout_size=16, memory_size=32).learn(16)\n"
+        "IMeL('RidgePolicy', 'Pendulum-v1', rollout_size=16, memory_size=32).learn(16)\n"
         "print('learned')"
     )
     assert python("-c", script) == "learned\n"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from imel import IMeL
+from imel import IMeL, MkiPolicy
 from imel.improvement import StdMode, improved_means, improved_stds, mean_kl, next_std, step_size
 from imel.memory import Memory
 from samples import Batch, experiences, log_density
@@ -23,6 +23,11 @@ def one_iteration(env: PointEnv | ScriptedEnv, **settings: Any) -> tuple[IMeL, I
     model = IMeL("MkiPolicy", env, seed=3, rollout_size=32, memory_size=64, **told)
     before = copy.deepcopy(model)
     return before, model.learn(32)
+
+
+def policy_of(model: IMeL) -> MkiPolicy:
+    assert isinstance(model.policy, MkiPolicy)
+    return model.policy
 
 
 def remembered(memory: Memory) -> Batch:
@@ -47,10 +52,9 @@ def test_algorithm_1_line_1_initial_context_leaves_when_experience_is_added() ->
 
 def test_algorithm_1_line_3_trains_the_model_on_the_context() -> None:
     before, after = one_iteration(PointEnv(episode_length=8))
-    weights = zip(
-        before.policy.interpolator.parameters(), after.policy.interpolator.parameters(), strict=True
-    )
-    assert any(not torch.equal(old, new) for old, new in weights)
+    old, new = policy_of(before).interpolator, policy_of(after).interpolator
+    weights = zip(old.parameters(), new.parameters(), strict=True)
+    assert any(not torch.equal(*pair) for pair in weights)
 
 
 def test_algorithm_1_line_5_acts_on_the_context_so_far() -> None:
@@ -112,7 +116,7 @@ def test_algorithm_1_line_11_improved_means() -> None:
 
 def test_algorithm_1_line_12_context_holds_states_with_their_improved_means() -> None:
     _, after = one_iteration(PointEnv(), kl_budget=2.0)
-    context, batch = after.policy.context(), remembered(after.policy.memory)
+    context, batch = policy_of(after).context(), remembered(after.policy.memory)
     star = improved_means(*batch, step_size(*batch, 2.0))
     torch.testing.assert_close(context.values, star)
     assert mean_kl(context.values, batch.means, batch.stds) == pytest.approx(2.0, rel=1e-4)

@@ -169,6 +169,7 @@ def test_sigma_is_the_policys_or_the_interpolators_own_and_never_below_the_floor
 
 def test_options_reach_the_interpolator_as_tuples() -> None:
     policy = filled(MkiPolicy, features=3, hidden=[5, 6])
+    assert isinstance(policy, MkiPolicy)
 
     assert policy.options.hidden == (5, 6)
     shapes = [tuple(weight.shape) for weight in policy.interpolator.parameters()]

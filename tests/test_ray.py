@@ -40,7 +40,6 @@ SMALL: dict[str, Any] = {
     "n_envs": 3,
     "rollout_size": BATCH,
     "memory_size": 2 * BATCH,
-    "gradient_steps": 2,
     "critic_epochs": 1,
 }
 STEPS = 6 * BATCH
@@ -128,7 +127,8 @@ class At(BaseCallback):
 
 
 def learned(sampler: Any, policy: str, env: str, callback: Any = None) -> tuple[IMeL, LogBook]:
-    model = IMeL(policy, env, seed=3, sampler=sampler, **SMALL)
+    told = {**SMALL, "gradient_steps": 2} if policy == "NpPolicy" else SMALL
+    model = IMeL(policy, env, seed=3, sampler=sampler, **told)
     book = LogBook.of(model)
     model.learn(STEPS, callback=callback)
     return model, book
@@ -185,7 +185,7 @@ def test_episodes_of_one_stream_differ_and_a_seed_begins_it_again() -> None:
 # --- rollouts ---
 
 
-@pytest.mark.parametrize("policy", ["MkiPolicy", "NpPolicy"])
+@pytest.mark.parametrize("policy", ["RidgePolicy", "NpPolicy"])
 def test_workers_give_what_one_process_gives_although_one_of_them_dies(
     cluster: Any, policy: str
 ) -> None:
@@ -198,9 +198,9 @@ def test_workers_give_what_one_process_gives_although_one_of_them_dies(
         ray.kill(killed[0])
 
     serial = learned(SerialSampler(), policy, "Pendulum-v1")
-    callback = At(5, kill) if policy == "MkiPolicy" else None
+    callback = At(5, kill) if policy == "RidgePolicy" else None
     require_equal(serial, learned(Reused(), policy, "Pendulum-v1", callback))
-    assert len(killed) == (policy == "MkiPolicy")
+    assert len(killed) == (policy == "RidgePolicy")
 
 
 def test_a_rollout_ended_by_a_callback_leaves_environments_where_it_ended(cluster: Any) -> None:
@@ -210,7 +210,7 @@ def test_a_rollout_ended_by_a_callback_leaves_environments_where_it_ended(cluste
 
     models = []
     for sampler in (SerialSampler(), Reused()):
-        model = IMeL("MkiPolicy", "Pendulum-v1", seed=3, sampler=sampler, **SMALL)
+        model = IMeL("RidgePolicy", "Pendulum-v1", seed=3, sampler=sampler, **SMALL)
         model.learn(STEPS, callback=Stop())
         assert model.num_timesteps == 150
         model.learn(2 * BATCH, reset_num_timesteps=False)
@@ -252,11 +252,11 @@ def test_what_a_sampler_cannot_do_is_refused(cluster: Any) -> None:
     with pytest.raises(SettingsError, match="n_workers=0"):
         RaySampler(0)
     with pytest.raises(ImelError, match="9 workers need as many cores; Ray has 8"):
-        IMeL("MkiPolicy", "Pendulum-v1", sampler=RaySampler(9))
+        IMeL("RidgePolicy", "Pendulum-v1", sampler=RaySampler(9))
     with pytest.raises(SettingsError, match="give an environment's id"):
-        IMeL("MkiPolicy", make_seeded("Pendulum-v1", 0), sampler=SerialSampler())
+        IMeL("RidgePolicy", make_seeded("Pendulum-v1", 0), sampler=SerialSampler())
     with pytest.raises(ImelError, match="cannot make environment 'Pendulun-v1'"):
-        IMeL("MkiPolicy", "Pendulun-v1", sampler=RaySampler(1))
+        IMeL("RidgePolicy", "Pendulun-v1", sampler=RaySampler(1))
 
 
 @pytest.mark.slow
@@ -278,7 +278,7 @@ def test_faults_of_environments_are_the_same_faults_elsewhere(
     models = []
     for sampler in (SerialSampler(), RaySampler(2)):
         env = f"{environments}Raises-v0"
-        model = IMeL("MkiPolicy", env, seed=3, sampler=sampler, max_faults=99, **SMALL)
+        model = IMeL("RidgePolicy", env, seed=3, sampler=sampler, max_faults=99, **SMALL)
         model.learn(STEPS)
         models.append(model)
         assert model.env is not None
@@ -316,7 +316,7 @@ def test_runs_of_a_grid_go_through_tasks_into_the_same_store(cluster: Any, tmp_p
     broken = Run("Pendulum-v1", "nearest", 0, 256, BENCH | {"memory_size": 32})
     failures = launch([*runs, broken], store, RayPool("auto"), listener)
     assert [failure.error for failure in failures] == [
-        "memory_size=32 is smaller than one batch: 64 transitions of 4 environments"
+        "memory_size=32 is smaller than one rollout: 64 transitions of 4 environments"
     ]
     assert len(listener.outcomes) == 3
     assert sorted(listener.seen) == [
@@ -352,7 +352,7 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", ["MkiPolicy", "NpPolicy"])
+@pytest.mark.parametrize("policy", ["RidgePolicy", "NpPolicy"])
 def test_a_machine_killed_in_the_middle_changes_no_bit(environments: str, policy: str) -> None:
     import ray
 

@@ -1,4 +1,4 @@
-"""`RidgePolicy`: its step against a natural policy gradient by hand, and what it keeps account of."""
+"""`RidgePolicy`: its step against a natural policy gradient by hand, and what it keeps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from torch import Tensor
 
 from imel import IMeL, RidgePolicy
 from imel.improvement import improved_means, mean_kl, peak_kl
-from imel.lessons import Lessons
 from imel.memory import Memory
 from imel.normaliser import Normaliser
 from imel.ridge import Design, RandomFeatures
@@ -156,11 +155,9 @@ def test_step_is_a_damped_natural_policy_gradient(penalty: float) -> None:
     _, parts = policy.step(column("episodes"), improved - means)
     step = parts.double().sum(dim=0).numpy()
 
-    arrays = [
-        tensor.double().numpy()
-        for tensor in (policy.design.features, column("advantages"), column("actions"), means, stds)
-    ]
-    expected = eta * natural_gradient(*arrays, penalty) / stds.double().numpy() ** 2
+    tensors = (policy.design.features, column("advantages"), column("actions"), means, stds)
+    phi, *rest, sigma = (tensor.double().numpy() for tensor in tensors)
+    expected = eta * natural_gradient(phi, rest[0], rest[1], rest[2], sigma, penalty) / sigma**2
     for d in range(ACTION_DIM):
         ours, theirs = step[:, d], expected[:, d]
         lengths = np.linalg.norm(ours), np.linalg.norm(theirs)
@@ -249,10 +246,10 @@ class Watch:
         assert isinstance(model.policy, RidgePolicy)
         self.kls: list[float] = []
         self.peaks: list[float] = []
-        self.update: Any = model.update
+        update: Any = model.update
         self.policy = model.policy
-        self.step = self.update._step
-        self.update._step = self
+        self.step: Any = update._step
+        update._step = self
 
     def __call__(self, model: IMeL, improvements: Tensor, trust_region: float, new: int) -> None:
         states = self.policy.memory.column("states")
@@ -282,13 +279,6 @@ def test_every_update_stays_within_the_trust_region(trust_region: float) -> None
     np.testing.assert_allclose(watch.peaks, [p["improve/peak_kl"] for p in book.pages], rtol=1e-2)
 
 
-def test_lessons_of_a_run_sum_to_its_coefficients() -> None:
-    policy = small_model().learn(9 * BATCH).policy
-    assert isinstance(policy, RidgePolicy)
-    assert len(policy.lessons) == 36
-    assert_sums(policy)
-
-
 def test_lessons_know_when_their_episodes_were_and_what_they_returned() -> None:
     model = small_model().learn(2 * BATCH)
     assert isinstance(model.policy, RidgePolicy)
@@ -301,27 +291,3 @@ def test_lessons_know_when_their_episodes_were_and_what_they_returned() -> None:
     for episode, returned in zip(episodes, returns, strict=True):
         rewards = memory.column("rewards")[memory.column("episodes") == episode]
         assert returned == pytest.approx(float(rewards.sum()), rel=1e-5)
-
-
-def test_full_lessons_are_merged_into_periods_without_changing_their_sum(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("imel.lessons._BYTES", 0)  # then a chunk is kept apart
-    lessons = Lessons(width=4, action_dim=1)
-    generator = torch.Generator().manual_seed(0)
-    total = torch.zeros(lessons.coefficients.shape[1:])
-    for rollout in range(20):
-        episodes = torch.arange(10 * rollout, 10 * rollout + 10)
-        lessons.attend(episodes, torch.ones(10), 10 * rollout, 10 * rollout + 10)
-        step = torch.randn(1, *total.shape, generator=generator)
-        lessons.teach(episodes[:1], step)
-        total += step[0]
-    assert len(lessons) <= lessons.capacity == 64
-    assert int(lessons.column("counts").sum()) == int(lessons.column("lengths").sum()) == 200
-    assert float(lessons.column("returns").sum()) == 200.0
-    starts, ends = lessons.column("starts"), lessons.column("ends")
-    assert (starts[1:] >= starts[:-1]).all()
-    assert (starts < ends).all()
-    torch.testing.assert_close(lessons.column("coefficients").sum(dim=0), total, atol=1e-4, rtol=0)
-    places = lessons.places(torch.tensor([0, 199]))
-    assert places.tolist() == [0, len(lessons) - 1]

@@ -245,8 +245,7 @@ def outcome(policy: str, **arguments: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _environments() -> Iterator[None]:
-    made = {"entry_point": lambda: PointEnv(episode_length=8), "disable_env_checker": True}
-    gym.register("ImelTinyPoint-v0", **made)
+    gym.register("ImelTinyPoint-v0", lambda: PointEnv(episode_length=8), disable_env_checker=True)
     yield
     del gym.registry["ImelTinyPoint-v0"]
 

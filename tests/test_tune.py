@@ -10,12 +10,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from imel.presets import ANCHORED
 from matplotlib.image import imread
 from optuna.trial import TrialState
 
@@ -25,12 +25,14 @@ from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Row, Store
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
+from imel.runs.plan import POLICY_NAMES
+from imel.settings import RidgeSettings
 from imel.tune.search import Search
 from imel.tune.space import SPACES, draw, find_space, overrides
 from imel.tune.study import JOURNAL, Problem, completed, counted, default_trial, opened
 from imel.tune.tuning import Comparison, new_seeds
 
-PROBLEM = Problem("Pendulum-v1", "mki", 1000, (0, 1), {})
+PROBLEM = Problem("Pendulum-v1", "ridge", 1000, (0, 1), {})
 
 
 def row(step: int, evaluated: float, final: bool = False) -> Row:
@@ -97,7 +99,7 @@ def gamma(run: Run) -> float:
 
 
 @pytest.mark.parametrize("policy", SPACES)
-@pytest.mark.parametrize("fixed", [{}, {"preset": "anchored"}, {"rollout_size": 512}])
+@pytest.mark.parametrize("fixed", [{}, {"gamma": 0.9}, {"rollout_size": 512}])
 def test_the_default_settings_are_a_point_of_every_space(
     policy: str, fixed: dict[str, Any]
 ) -> None:
@@ -108,7 +110,7 @@ def test_the_default_settings_are_a_point_of_every_space(
     study = optuna.create_study()
     study.enqueue_trial(problem.default)
     trial = study.ask()
-    assert draw(problem.space, trial, problem.rest) == problem.default
+    assert draw(problem.space, trial) == problem.default
     distributions = trial.distributions
     for name, drawn in problem.default.items():
         assert distributions[name]._contains(distributions[name].to_internal_repr(drawn)), name
@@ -120,50 +122,42 @@ def test_the_corners_of_every_space_are_settings_that_can_be_made() -> None:
         for seed in range(4):
             sampler = optuna.samplers.RandomSampler(seed=seed)
             trial = optuna.create_study(sampler=sampler).ask()
-            drawn = draw(problem.space, trial, {})
+            drawn = draw(problem.space, trial)
             settings = problem.run(problem.overrides(drawn), 0).settings()
             assert settings["memory_size"] % settings["rollout_size"] == 0
-            assert settings["update"] == trial.params["update"]
-            assert settings["critic_batch_size"] == (
-                256 if settings["update"] == "anchored" else 128
-            )
+            assert settings["policy"] == POLICY_NAMES[policy].__name__
 
 
-def test_what_has_no_effect_is_not_drawn() -> None:
-    space = find_space("mki", [])
-    for update, there, not_there in (
-        ("plain", "kl_budget end", "trust_region"),
-        ("anchored", "trust_region", "kl_budget end"),
-    ):
-        for mode in ("adaptive", "schedule"):
-            study = optuna.create_study()
-            study.enqueue_trial({"update": update, "std_mode": mode})
-            drawn = draw(space, study.ask(), {})
-            assert there in drawn
-            assert not_there not in drawn
-            for name in ("entropy_bonus", "std_rate"):
-                assert (name in drawn) == (mode == "adaptive")
-            settings = Problem("Pendulum-v1", "mki", 1, (0,), {}).overrides(drawn)
-            assert not_there.split()[0] not in settings
-    drawn = draw(find_space("mki", ["update"]), optuna.create_study().ask(), {"update": "plain"})
-    assert "trust_region" not in drawn
+def test_every_policy_has_a_space_of_settings_and_options_that_it_uses() -> None:
+    assert SPACES.keys() == POLICY_NAMES.keys()
+    for policy, space in SPACES.items():
+        chosen = POLICY_NAMES[policy]
+        names = [parameter.name for parameter in space]
+        used = {
+            f.name for cls in (chosen.settings_class, chosen.options_class) for f in fields(cls)
+        }
+        assert set(names) <= used
+        assert len(set(names)) == len(names)
+        bounds = {"trust_region"} if policy == "ridge" else {"kl_budget"}
+        assert bounds | {"std", "gamma", "memory_size"} <= set(names)
 
 
 def test_what_is_fixed_is_not_searched_and_reaches_every_run() -> None:
-    space = find_space("mki", ["gamma", "preset"])
-    assert {"gamma", "update"}.isdisjoint(parameter.name for parameter in space)
+    space = find_space("mki", ["gamma"])
+    assert "gamma" not in {parameter.name for parameter in space}
     problem = Problem("Pendulum-v1", "mki", 1000, (0,), {"gamma": 0.9, "n_envs": 2})
     settings = problem.run(problem.overrides(problem.default), 0).settings()
     assert (settings["gamma"], settings["n_envs"]) == (0.9, 2)
-    with pytest.raises(SettingsError, match="no space is declared for 'nearest'"):
-        find_space("nearest", [])
+    with pytest.raises(SettingsError, match="no space is declared for 'nearst'; did you mean"):
+        find_space("nearst", [])
 
 
 def test_defaults_beside_the_space_are_run_as_they_are() -> None:
-    problem = Problem("Pendulum-v1", "mki", 1000, (0,), {"rollout_size": 60})
-    assert problem.default["memory_size / rollout_size"] == 32  # of the 204 there are
+    problem = Problem("Pendulum-v1", "ridge", 1000, (0,), {"rollout_size": 60})
+    assert problem.default["memory_size / rollout_size"] == 16  # the most there are
+    assert RidgeSettings.memory_size > 16 * 60
     settings = problem.run(problem.overrides(problem.default), 0).settings()
-    assert settings["memory_size"] == 12288
+    assert settings["memory_size"] == RidgeSettings.memory_size
 
 
 # --- the search ---
@@ -178,7 +172,7 @@ def test_the_first_trial_is_the_default_and_the_best_is_the_highest_mean(tmp_pat
         default = default_trial(study, PROBLEM)
         assert default is not None
         assert default.number == 0
-        usual = ANCHORED["gamma"]
+        usual = RidgeSettings.gamma
         assert default.value == pytest.approx(usual + 0.5)
         assert default.user_attrs["returns"] == [usual, usual + 1.0]
         gammas = [gamma(run) for run in pool.started if run.seed == 1]
@@ -220,7 +214,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on(tmp_path: Path) -> None:
 
 def ask(study: optuna.Study) -> optuna.Trial:
     trial = study.ask()
-    draw(PROBLEM.space, trial, {})
+    draw(PROBLEM.space, trial)
     return trial
 
 
@@ -352,7 +346,7 @@ def test_the_best_settings_are_written_as_a_config_that_train_takes(
     ("words", "complaint"),
     [
         (["--trials", "0"], "trials=0 must be at least 1"),
-        (["--policy", "nearest"], "no space is declared for 'nearest'"),
+        (["--policy", "nearst"], "did you mean 'nearest'"),
         (["--set", "gama=1"], "did you mean 'gamma'"),
         (["--seeds", "0", "0"], "names a seed twice"),
         (["--study", "file"], "file"),

@@ -13,12 +13,13 @@ import pandas as pd
 import pytest
 import torch
 
-from imel import IMeL
+from imel import IMeL, RidgePolicy
 from imel.cli.main import main
 from imel.datasets import Episode
 from imel.errors import ImelError
 from imel.improvement import mean_kl
 from imel.policy import POLICIES
+from imel.settings import FitSettings
 from logged import ENV, columns_in_time, register, trained_run, wide_model, write_run
 from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
 from toy import PointEnv
@@ -72,9 +73,10 @@ def episodes_of(model: IMeL) -> list[int]:
 # --- what is remembered ---
 
 
-@pytest.mark.parametrize("name", ["MkiPolicy", "NpPolicy", "AnpPolicy", "NearestPolicy"])
+@pytest.mark.parametrize("name", POLICIES)
 def test_demonstrations_are_imitated_before_the_first_step(name: str) -> None:
-    model = small_model(name, update="plain", gradient_steps=20)
+    fitted = issubclass(POLICIES[name].settings_class, FitSettings)
+    model = small_model(name, **({"gradient_steps": 20} if fitted else {}))
     before = error(model)
 
     model.warm_start(demonstrations())
@@ -84,7 +86,7 @@ def test_demonstrations_are_imitated_before_the_first_step(name: str) -> None:
 
 
 def test_a_demonstrated_action_is_mean_and_improved_mean() -> None:
-    model, episodes = small_model(update="plain"), demonstrations(count=3)
+    model, episodes = small_model("MkiPolicy"), demonstrations(count=3)
     model.warm_start(episodes)
 
     column = model.policy.memory.column
@@ -100,7 +102,7 @@ def test_a_demonstrated_action_is_mean_and_improved_mean() -> None:
 
 
 def test_actions_are_taken_from_the_environments_units() -> None:
-    model = wide_model(update="plain")  # from -2 to 6
+    model = wide_model()  # from -2 to 6
     seen = np.zeros((4, 2))
     given = [Episode(observations=seen, actions=np.array([[-2.0], [2.0], [4.0]]))]
     model.warm_start(given)
@@ -116,7 +118,7 @@ def test_actions_are_taken_from_the_environments_units() -> None:
 
 
 def test_what_has_mu_sigma_and_rewards_is_improved() -> None:
-    model = small_model(kl_budget=2.0).warm_start(acted())
+    model = small_model("MkiPolicy", kl_budget=2.0).warm_start(acted())
 
     column = model.policy.memory.column
     improved, means = column("improved_means"), column("means")
@@ -131,7 +133,7 @@ def test_what_has_mu_sigma_and_rewards_is_improved() -> None:
 
 
 def test_rewards_teach_the_critic_and_the_scale_of_returns() -> None:
-    model, without = (small_model(update="plain", critic_epochs=20) for _ in range(2))
+    model, without = (small_model(critic_epochs=20) for _ in range(2))
     model.warm_start(rewarded())
     without.warm_start(demonstrations())
 
@@ -155,7 +157,7 @@ def test_the_normaliser_has_seen_the_states() -> None:
 
 def test_a_policy_from_a_trained_runs_memory_acts_as_well_as_the_run(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"rollout_size": 128, "memory_size": 512, "gradient_steps": 5}
-    settings |= {"kl_budget": 2.0, "std": 0.3, "settling": 1}  # as the memory has it
+    settings |= {"kl_budget": 2.0, "std": 0.3}
     trained = wide_model(seed=1, **settings).learn(24 * 128)
     run = write_run(tmp_path / "run", trained)
     assert main(["export", str(run), "--episodes", "0", "--out", str(tmp_path / "out")]) == 0
@@ -190,13 +192,6 @@ def test_own_experience_replaces_the_oldest_logged_one_first() -> None:
     assert (model.policy.memory.column("iterations") >= 0).all()
 
 
-@pytest.mark.parametrize("settings", [{"forgetting": "reservoir"}, {"forgetting_unit": "episode"}])
-def test_other_ways_of_forgetting_work_too(settings: dict[str, Any]) -> None:
-    model = small_model(**settings).warm_start(rewarded())
-    model.learn(3 * BATCH)
-    assert len(model.policy.memory) <= 2 * BATCH
-
-
 def test_of_too_many_rows_the_newest_episodes_are_taken() -> None:
     model = small_model(memory_size=100)
     with pytest.warns(RuntimeWarning, match="newest 96 of 128"):
@@ -209,13 +204,10 @@ def test_of_too_many_rows_the_newest_episodes_are_taken() -> None:
     assert model.policy.memory.column("steps").tolist() == list(range(50, 150))
 
 
-@pytest.mark.parametrize("name", list(POLICIES))
-@pytest.mark.parametrize("update", ["plain", "anchored"])
-def test_a_warm_start_is_reproducible_and_survives_a_file(
-    name: str, update: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_warm_start_is_reproducible_and_survives_a_file(name: str, tmp_path: Path) -> None:
     def warm() -> IMeL:
-        return small_model(name, update=update, gradient_steps=1).warm_start(rewarded())
+        return small_model(name).warm_start(rewarded())
 
     model = warm()
     model.save(tmp_path / "warm")
@@ -226,36 +218,42 @@ def test_a_warm_start_is_reproducible_and_survives_a_file(
     assert loaded.policy.memory.column("episodes").max() > 7
 
 
-def test_an_anchored_policy_needs_rewards_and_starts_from_what_was_done() -> None:
-    refused = small_model(update="anchored")
-    before = tensors_of(refused)
-    with pytest.raises(ImelError, match="use preset='plain', or give rewards"):
-        refused.warm_start(demonstrations())
-    assert differing(before, tensors_of(refused)) == []
-
-    best = [{**episode, "rewards": np.zeros(16)} for episode in demonstrations()]
-    model = small_model(update="anchored", gradient_steps=20, learning_rate=1e-2)
-    before_error = error(model)
-    assert error(model.warm_start(best)) < before_error / 4
+def test_ridge_imitates_demonstrations_and_keeps_those_with_rewards_to_learn_from() -> None:
+    model = small_model()
+    before = error(model)
+    assert error(model.warm_start(demonstrations())) < before / 4
+    assert len(model.policy.memory) == 0, "without rewards there is nothing more to learn"
+    assert isinstance(model.policy, RidgePolicy)
+    assert len(model.policy.lessons) == 8
     model.learn(BATCH)
-    assert len(model.policy.memory) == 2 * BATCH
+    assert len(model.policy.memory) == BATCH
+
+    model = small_model(memory_size=3 * BATCH).warm_start(
+        [{**episode, "rewards": np.zeros(16)} for episode in demonstrations()]
+    )
+    assert error(model) < before / 4
+    model.learn(BATCH)
+    assert len(model.policy.memory) == 3 * BATCH
 
 
-def test_an_anchored_policy_takes_a_plain_runs_improvements_as_made(tmp_path: Path) -> None:
-    trained, run = trained_run(tmp_path / "run", update="plain")
+def test_ridge_begins_with_the_improved_means_of_another_policys_run(tmp_path: Path) -> None:
+    trained, run = trained_run(tmp_path / "run")
     assert main(["export", str(run), "--episodes", "0", "--out", str(tmp_path / "out")]) == 0
-    model = wide_model(update="anchored").warm_start(tmp_path / "out" / "memory.parquet")
+    model = wide_model(policy="RidgePolicy").warm_start(tmp_path / "out" / "memory.parquet")
 
     logged = columns_in_time(trained.policy.memory)
     column = columns_in_time(model.policy.memory)
-    assert torch.equal(column["means"], logged["improved_means"])
-    assert torch.equal(column["behaviour_means"], logged["behaviour_means"])
+    for name in ("states", "actions", "behaviour_means", "improved_means", "rewards"):
+        assert torch.equal(column[name], logged[name])
+    improved = column["improved_means"]
+    residual = (model.policy.decide(column["states"])[0] - improved).square().mean()
+    assert float(residual) < 0.5 * float(improved.var())
 
 
 @pytest.mark.parametrize("name", ["MkiPolicy", "RidgePolicy"])
 def test_what_the_policy_was_conditioned_on_before_is_not_used(name: str) -> None:
-    asked, unasked = (small_model(name, gradient_steps=5) for _ in range(2))
-    answers(asked)  # by the prior context
+    asked, unasked = (small_model(name) for _ in range(2))
+    answers(asked)  # by the prior context, if there is one
     for model in (asked, unasked):
         model.warm_start(acted())
     assert differing(tensors_of(asked), tensors_of(unasked)) == []
@@ -350,7 +348,7 @@ def test_a_run_begins_with_the_memories_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    trained, run = trained_run(tmp_path / "run", update="plain")
+    trained, run = trained_run(tmp_path / "run")
     assert main(["export", str(run), "--episodes", "0", "--out", "out"]) == 0
     small = [
         "--n-envs",
@@ -362,8 +360,8 @@ def test_a_run_begins_with_the_memories_of_a_file(
         "--eval-episodes",
         "1",
     ]
-    argv = ["train", ENV, "--total-timesteps", "64", *small, "--gradient-steps", "2"]
-    argv += ["--preset", "plain"]  # which leaves memories as they are
+    # A policy of the paper's leaves memories as they are
+    argv = ["train", ENV, "--total-timesteps", "64", *small, "--policy", "nearest"]
     warm = [*argv, "--warm-start", "out/memory.parquet"]
     assert main([*warm, "--run-dir", "warm"]) == 0
 

@@ -23,14 +23,14 @@ from stable_baselines3.common.utils import ConstantSchedule
 from imel import IMeL
 from imel.bench.tasks import TASKS
 from imel.policy import POLICIES
-from imel.settings import Settings, preset
+from imel.settings import FitSettings, parse_schedule
 from imel.zoo import HYPERPARAMETERS, __main__, algorithm
-from small import SMALL, answers, points, small_model, tensors_of
+from small import FITTED, answers, points, small_model, tensors_of
 
 ENV = "Pendulum-v1"
 STEPS = 1600
 WHAT = ("--algo", "imel", "--env", ENV)
-TINY = ("rollout_size:400", "memory_size:800", "gradient_steps:2", "critic_epochs:1")
+TINY = ("rollout_size:400", "memory_size:800", "critic_epochs:1")
 
 # Several scripts in one process, for it is the imports that take long; a figure that would be
 # shown is written down as numbers
@@ -90,7 +90,7 @@ def printed(logs: Path) -> dict[str, str]:
         ["all_plots", "-a", "imel", "-e", ENV, "-f", "logs", "--no-display"],
         [
             *("train", *WHAT, "-i", f"logs/imel/{ENV}_1/{ENV}.zip", "-f", "more"),
-            *("--eval-freq", "-1", "-n", "400", "-params", "learning_rate:2e-3", *TINY),
+            *("--eval-freq", "-1", "-n", "400", "-params", "trust_region:0.3", *TINY),
         ],
     ]
     output = python("-c", SCRIPT, json.dumps(scripts), cwd=logs.parent)
@@ -108,7 +108,7 @@ def test_the_zoo_trains_on_as_many_environments_as_the_file_says(folder: Path) -
     assert load_results(str(folder)).l.sum() == STEPS
     config = yaml.unsafe_load((folder / ENV / "config.yml").read_text())
     assert config["n_envs"] == 8
-    assert config["policy"] == "MkiPolicy"
+    assert config["policy"] == "RidgePolicy"
 
 
 def test_what_the_zoo_saved_is_the_trained_model(folder: Path) -> None:
@@ -153,7 +153,7 @@ def test_training_goes_on_from_a_saved_model(
     assert "Loading pretrained agent" in printed["train"]
     assert after.iteration == before.iteration + 1
     assert after.policy.normaliser.count == before.policy.normaliser.count + 400
-    assert after.settings.learning_rate == 2e-3
+    assert after.settings.as_json()["trust_region"] == 0.3
 
 
 # --- hyperparameters ---
@@ -168,9 +168,9 @@ def hyperparameters() -> dict[str, dict[str, Any]]:
 def test_every_entry_of_the_file_is_a_valid_model(hyperparameters: dict[str, Any]) -> None:
     for env_id, entry in hyperparameters.items():
         settings = dict(entry)
-        assert settings.pop("policy") in POLICIES, env_id
+        policy = POLICIES[settings.pop("policy")]
         assert settings.pop("n_timesteps") > 0
-        Settings().updated({**preset(settings.pop("preset", None)), **settings})
+        assert policy.settings_class().updated(settings).n_envs == settings["n_envs"]
         assert env_id == "default" or gymnasium.spec(env_id)
 
 
@@ -179,8 +179,9 @@ def test_the_file_has_the_tasks_of_the_benchmark_with_their_steps(
 ) -> None:
     for task in TASKS.values():
         assert hyperparameters[task.env_id]["n_timesteps"] == task.steps
-    # One default for all of them
-    assert not any("preset" in values for values in hyperparameters.values())
+        # One default for all of them
+        others = {**hyperparameters[task.env_id], "n_timesteps": 0}
+        assert others == {**hyperparameters["default"], "n_timesteps": 0}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,12 @@ def test_the_file_is_used_for_imel_unless_another_is_named(
 
 
 def zoo_model(**arguments: Any) -> algorithm.IMeL:
-    return algorithm.IMeL("MkiPolicy", points(), seed=0, **{**SMALL, **arguments})
+    return algorithm.IMeL("MkiPolicy", points(), seed=0, **{**FITTED, **arguments})
+
+
+def rate_of(model: IMeL) -> float | str:
+    assert isinstance(model.settings, FitSettings)
+    return model.settings.learning_rate
 
 
 def test_the_zoos_schedules_become_plain_data(tmp_path: Path) -> None:
@@ -215,9 +221,9 @@ def test_the_zoos_schedules_become_plain_data(tmp_path: Path) -> None:
     constant.save(tmp_path / "constant")
     linear.save(tmp_path / "linear")
 
-    assert IMeL.load(tmp_path / "constant").settings.learning_rate == 2e-3
-    loaded = IMeL.load(tmp_path / "linear")
-    assert [loaded.lr_schedule(left) for left in (1.0, 0.5, 0.0)] == pytest.approx(
+    assert rate_of(IMeL.load(tmp_path / "constant")) == 2e-3
+    schedule = parse_schedule("learning_rate", rate_of(IMeL.load(tmp_path / "linear")))
+    assert [schedule(left) for left in (1.0, 0.5, 0.0)] == pytest.approx(
         [2e-3, 1e-3, 0.0], abs=1e-8
     )
 
@@ -231,7 +237,7 @@ def test_a_model_saved_again_keeps_its_second_name(tmp_path: Path) -> None:
             tmp_path / "model.zip", custom_objects={"learning_rate": 0.0}, device="cpu", seed=1
         )
         assert loaded.num_timesteps == steps
-        assert loaded.settings.learning_rate == model.settings.learning_rate
+        assert rate_of(loaded) == rate_of(model)
 
 
 def test_a_seed_given_when_loading_starts_random_numbers_anew(tmp_path: Path) -> None:

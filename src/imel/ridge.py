@@ -101,5 +101,7 @@ class Design:
         count = self.gram[0, 0]
         variances = self.gram.diagonal()[1:] - self.gram[0, 1:].square() / count
         damped = self.gram.clone()
-        damped.diagonal()[1:] += penalty * variances.mean().clamp_min(1e-12)
+        # Where no state differs from another, enough for a factorization in double precision
+        least = 1e-12 * self.gram.trace()
+        damped.diagonal()[1:] += torch.maximum(penalty * variances.mean(), least)
         return torch.cholesky_inverse(torch.linalg.cholesky(damped))

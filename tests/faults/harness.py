@@ -40,8 +40,6 @@ SETTINGS = [
     "256",
     "--memory-size",
     "512",
-    "--gradient-steps",
-    "2",
     "--critic-epochs",
     "1",
     "--checkpoint-every",

@@ -28,7 +28,7 @@ def test_a_checkpoint_at_every_iteration_costs_little(
         spent += time.perf_counter() - start
 
     monkeypatch.setattr(IMeL, "save", timed)
-    model = IMeL("MkiPolicy", "HalfCheetah-v5", seed=0)
+    model = IMeL("RidgePolicy", "HalfCheetah-v5", seed=0)
     start = time.perf_counter()
     model.learn(50 * 1024, RunCheckpoints(tmp_path, every=1))
     share = spent / (time.perf_counter() - start)
@@ -37,7 +37,7 @@ def test_a_checkpoint_at_every_iteration_costs_little(
 
 
 def test_sixty_four_environments_in_processes_of_their_own() -> None:
-    model = IMeL("MkiPolicy", "Pendulum-v1", seed=0, n_envs=64, workers=True)
+    model = IMeL("RidgePolicy", "Pendulum-v1", seed=0, n_envs=64, workers=True)
     assert isinstance(model.env, Workers)
     processes = list(model.env.processes)
     model.learn(10 * 1024)

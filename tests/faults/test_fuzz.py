@@ -21,7 +21,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model's file, so that a good part of it is header."""
     path = tmp_path_factory.mktemp("whole") / "model.safetensors"
     options = {"features": 2, "hidden": (4,)}
-    small_model(policy_kwargs=options, critic_hidden=(4,)).learn(BATCH).save(path)
+    small_model("MkiPolicy", policy_kwargs=options, critic_hidden=(4,)).learn(BATCH).save(path)
     return path
 
 

@@ -28,7 +28,7 @@ ROOM = 2**29
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model's file, not to be changed."""
     path = tmp_path_factory.mktemp("whole") / "model.safetensors"
-    small_model(env="Pendulum-v1", n_envs=4).learn(BATCH).save(path)
+    small_model("MkiPolicy", env="Pendulum-v1", n_envs=4).learn(BATCH).save(path)
     return path
 
 

@@ -117,6 +117,19 @@ def test_fault_02_killed_in_a_checkpoint_the_previous_one_loads_and_leftovers_go
     assert differences_of_runs(baseline.run, run) == []
 
 
+def test_fault_02_killed_in_a_checkpoint_a_run_of_the_papers_mki_ends_the_same(
+    tmp_path: Path,
+) -> None:
+    mki = ("--policy", "mki", "--gradient-steps", "1")
+    whole, run = tmp_path / "whole" / "run", tmp_path / "killed" / "run"
+    uninterrupted = train(whole, also=mki)
+    assert train(run, Fault(write=4, stage="flushed"), also=mki).wait() == KILLED
+    last = go_on(run)
+    assert last.wait() == 0, last.text
+    assert uninterrupted.wait() == 0, uninterrupted.text
+    assert differences_of_runs(whole, run) == []
+
+
 def test_fault_02_killed_in_the_final_save_the_leftovers_go_as_well(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert train(run, Fault(write=7, stage="flushed")).wait() == KILLED

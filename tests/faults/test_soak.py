@@ -39,7 +39,7 @@ def typical(moments: list[Held]) -> Held:
 def test_fault_11_a_long_run_holds_no_more_at_its_end_than_at_its_beginning(tmp_path: Path) -> None:
     run = tmp_path / "run"
     flags = (
-        f"--total-timesteps {STEPS} --rollout-size {BATCH} --memory-size 4096 --gradient-steps 1 "
+        f"--total-timesteps {STEPS} --rollout-size {BATCH} --memory-size 4096 "
         "--n-envs 32 --critic-epochs 1 --checkpoint-every 5 --eval-episodes 0"
     ).split()
     soak = command("train", "MountainCarContinuous-v0", *flags, "--run-dir", run, folder=tmp_path)

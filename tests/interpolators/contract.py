@@ -10,7 +10,8 @@ from torch import Tensor
 
 from imel.experience import Context
 from imel.interpolators.base import Interpolator, Prediction, Weighted
-from imel.training import FitSettings, fit_leave_one_out, leave_one_out_error
+from imel.settings import FitSettings
+from imel.training import fit_leave_one_out, leave_one_out_error
 from samples import ragged_context, smooth_context
 
 

@@ -88,7 +88,9 @@ class PaperUpdate:
         self._move_std(step, eta)
         rows |= {"improved_means": improved, "advantages": advantages}
         policy.memory.add(rows, model.iteration)  # l. 12
-        self.fit(model)  # l. 3
+        loss = self.fit(model)  # l. 3
+        if loss is not None:
+            record("train/loss", loss)
         record("improve/kl_budget", budget)
         record("improve/step_size", eta)
         record("improve/target_kl", mean_kl(improved, rows["means"], rows["stds"]))
@@ -152,7 +154,6 @@ class PaperUpdate:
         if fit is None:
             return None
         model._n_updates += fit.gradient_steps
-        model.logger.record("train/loss", fit.loss)
         return fit.loss
 
     def warm_start(self, model: Learner, logged: Logged) -> None:

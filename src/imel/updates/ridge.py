@@ -20,7 +20,6 @@ from imel.improvement import (
     importance_ratios,
     improved_means,
     mean_kl,
-    peak_kl,
     std_gradient,
     step_scale,
     step_size,
@@ -29,8 +28,9 @@ from imel.policy.ridge import RidgePolicy
 from imel.settings import RidgeSettings
 from imel.updates.common import Learner, Logged
 
-_PEAK = 10.0
-"""The largest KL of a step at any remembered state, in trust regions."""
+_WORTHWHILE = 0.1
+"""Deviation of the advantages, in deviations of the return, from which on a step uses the whole
+trust region. Below it steps are shorter in proportion: what is left to gain is mostly noise."""
 _AVERAGED = 20
 """Iterations over which the deterministic policy averages."""
 
@@ -61,6 +61,8 @@ class RidgeUpdate:
         record("memory/effective_sample_size", effective_sample_size(ratios))
         ratios = ratios.clamp_max(1.0)  # an action that has become likelier counts once
         advantages = self._advantages(model, ratios)
+        gain = float(advantages.double().std(unbiased=False))
+        advantages = standardise(advantages, self.settings.advantage_clip)
         weights = ratios * advantages
         eta = step_size(weights, actions, means, stds, self.settings.trust_region)
         improved = improved_means(weights, actions, means, stds, eta)
@@ -70,7 +72,7 @@ class RidgeUpdate:
             ("advantages", advantages),
         ):
             column(name).copy_(values)
-        self._step(model, improved - means, len(rollout))
+        self._step(model, improved - means, gain, len(rollout))
         gradient = self.settings.std_rate * std_gradient(
             weights / ratios.mean(), actions, means, stds
         )
@@ -105,7 +107,7 @@ class RidgeUpdate:
             policy.design.update(memory)
 
     def _advantages(self, model: Learner, ratios: Tensor) -> Tensor:
-        """Return the present policy's advantages of all memories, and fit the critic to them."""
+        """Return advantages by the present policy in deviations of the return; fit the critic."""
         settings, memory, normaliser = self.settings, self.policy.memory, self.policy.normaliser
         states = normaliser(memory.column("states"))
         with torch.no_grad():
@@ -125,19 +127,17 @@ class RidgeUpdate:
             model.critic, model.critic_optimizer, states, returns, settings, model.generator
         )
         model.logger.record("train/value_loss", loss)
-        return standardise(advantages, settings.advantage_clip)
+        return advantages
 
-    def _step(self, model: Learner, improvements: Tensor, new: int) -> None:
+    def _step(self, model: Learner, improvements: Tensor, gain: float, new: int) -> None:
         """Move the policy along the smoothed improvements, within the trust region."""
         policy, record, trust_region = self.policy, model.logger.record, self.settings.trust_region
         episodes, parts = policy.step(policy.memory.column("episodes"), improvements)
-        features = policy.design.features
-        step = features @ parts.double().sum(dim=0).float()  # [N, d_a] at remembered states
-        still = torch.zeros_like(step)
-        kl, peak = mean_kl(step[-new:], still[-new:], policy.std), peak_kl(step, still, policy.std)
-        scale = min(step_scale(kl, trust_region), step_scale(peak, _PEAK * trust_region))
+        step = policy.design.features[-new:] @ parts.double().sum(dim=0).float()  # [n, d_a]
+        kl = mean_kl(step, torch.zeros_like(step), policy.std)
+        scale = min(1.0, gain / _WORTHWHILE) * step_scale(kl, trust_region)
         rate = max(1.0 / (model.iteration + 1), 1.0 / _AVERAGED)
         policy.move(episodes, parts, scale, rate)
         record("improve/step_scale", scale)
         record("improve/policy_kl", scale**2 * kl)
-        record("improve/peak_kl", scale**2 * peak)
+        record("improve/gain", gain)
