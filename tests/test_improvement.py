@@ -20,7 +20,7 @@ from imel.improvement import (
     improved_stds,
     mean_kl,
     next_std,
-    peak_kl,
+    shift_kls,
     std_gradient,
     step_scale,
     step_size,
@@ -193,13 +193,14 @@ def test_no_step_stays_none() -> None:
 
 
 @given(batches())
-def test_peak_kl_is_the_largest_of_single_states(batch: Batch) -> None:
-    zero = torch.zeros_like(batch.means)
-    expected = max(
-        mean_kl(mean[None], still[None], std[None])
-        for mean, still, std in zip(batch.means, zero, batch.stds, strict=True)
+def test_the_kl_of_a_shift_is_that_of_two_gaussians(batch: Batch) -> None:
+    moved, still = (
+        torch.distributions.Normal(means.double(), batch.stds.double())
+        for means in (batch.means + batch.actions, batch.means)
     )
-    assert peak_kl(batch.means, zero, batch.stds) == pytest.approx(expected)
+    expected = torch.distributions.kl_divergence(moved, still).sum(dim=-1)
+    found = shift_kls(moved.mean - still.mean, batch.stds.double())
+    torch.testing.assert_close(found, expected)
 
 
 def test_effective_sample_size_is_the_share_of_memories_that_count() -> None:

@@ -22,10 +22,12 @@ HOST = "127.0.0.1:8642"
 OWN = {"X-Imel-Explorer": "1"}
 
 
-def train(folder: Path, *flags: str) -> Path:
-    """A run of some thousand steps on the environment that draws itself."""
-    size = ["--n-envs", "4", "--batch-size", "192", "--memory-size", "384"]
-    length = ["--total-timesteps", "2304", "--gradient-steps", "4", "--eval-episodes", "2"]
+def train(folder: Path, *flags: str, policy: str = "mki") -> Path:
+    """Train for some thousand steps on the environment that draws itself."""
+    size = ["--n-envs", "4", "--rollout-size", "192", "--memory-size", "384", "--policy", policy]
+    length = ["--total-timesteps", "2304", "--eval-episodes", "2"]
+    if policy == "mki":
+        length += ["--gradient-steps", "4"]
     kept = ["--checkpoint-every", "3", "--checkpoints-kept", "9"]
     where = ["--run-dir", str(folder)]
     assert main(["train", "explorer.drawn:Drawn-v0", *size, *length, *kept, *where, *flags]) == 0

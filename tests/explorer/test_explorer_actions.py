@@ -19,7 +19,7 @@ from imel.explain import explain
 from imel.explorer.episodes import Episode, record
 from imel.explorer.insight import Insight
 from imel.explorer.session import Session
-from imel.policy import MkiPolicy
+from imel.policy import MkiPolicy, RidgePolicy
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.stored import find_run
 
@@ -40,76 +40,76 @@ def kernel_average(
     return result
 
 
-def anchor(insight: Insight, state: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """A plain policy's average of means, or an anchored one's trend of them."""
-    policy = insight.policy
-    means = policy.anchor_means().numpy()[kept].astype(np.float64)
-    if policy.update == "plain":
-        return kernel_average(insight, state, kept, means)
-    assert isinstance(policy, MkiPolicy)
-    assert len(kept) < policy.anchor_size
-
-    def basis(states: np.ndarray) -> np.ndarray:
-        normalised = torch.as_tensor(insight.normalised(states))
-        functions: torch.Tensor = policy.trend_basis(normalised)
-        return functions.double().numpy()
-
-    features = basis(insight.column("states")[kept])
-    centre, offset = features.mean(axis=0), means.mean(axis=0)
-    gram = (features - centre).T @ (features - centre)
-    ridge = float(policy.anchor_penalty) * np.diag(gram).mean() * np.eye(len(gram))
-    slope = np.linalg.solve(gram + ridge, (features - centre).T @ (means - offset))
-    trend: np.ndarray = offset + (basis(state[None])[0] - centre) @ slope
-    return trend
-
-
-@pytest.fixture(scope="module", params=["anchored", "plain"])
-def asked(
-    request: pytest.FixtureRequest, run: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Insight]:
-    """The policy of a run with either update; the kernel of an anchored one is heard."""
-    if request.param == "plain":
-        run = train(tmp_path_factory.mktemp("explored") / "plain", "--preset", "plain")
+@pytest.fixture(scope="module")
+def asked(run: Path) -> Iterator[Insight]:
+    """The policy of a run with MKI."""
     opened = Session(find_run(run))
-    insight = opened.prepare()
-    assert insight.policy.update == request.param
-    if isinstance(insight.policy, MkiPolicy) and request.param == "anchored":
-        insight.policy.kernel_share.fill_(0.6)
-        insight.policy.fitted()
-    yield insight
+    yield opened.prepare()
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Insight]:
+    """The policy of a run with RidgePolicy."""
+    opened = Session(find_run(train(tmp_path_factory.mktemp("explored") / "ridge", policy="ridge")))
+    yield opened.prepare()
     opened.close()
 
 
 def test_what_the_memories_add_is_the_action(asked: Insight) -> None:
-    insight = asked
-    answer = insight.answer(STATE)
+    answer = asked.answer(STATE)
     assert answer.exact
     assert answer.contributions is not None
     np.testing.assert_allclose(answer.contributions.sum(axis=0), answer.mean, atol=1e-5)
     assert answer.weights is not None
     assert answer.anchor is not None
-    every = np.arange(insight.rows)
-    np.testing.assert_allclose(answer.anchor, anchor(insight, STATE, every), atol=1e-4)
-    expected, _ = insight.policy.decide(torch.as_tensor(STATE)[None])
+    every = np.arange(asked.rows)
+    average = kernel_average(asked, STATE, every, asked.column("means"))
+    np.testing.assert_allclose(answer.anchor, average, atol=1e-4)
+    expected, _ = asked.policy.decide(torch.as_tensor(STATE)[None])
     np.testing.assert_array_equal(answer.mean, expected[0].numpy())
 
 
-def test_without_some_memories_the_anchor_is_made_of_the_others(asked: Insight) -> None:
-    insight = asked
-    weights = insight.answer(STATE).weights
+def test_without_some_memories_the_mean_is_made_of_the_others(asked: Insight) -> None:
+    weights = asked.answer(STATE).weights
     assert weights is not None
     gone = np.argsort(-weights)[:20]
-    reduced = insight.without(gone)
-    kept = np.setdiff1d(np.arange(insight.rows), gone)
+    reduced = asked.without(gone)
+    kept = np.setdiff1d(np.arange(asked.rows), gone)
     answer = reduced.answer(STATE)
-    assert answer.anchor is not None
-    np.testing.assert_allclose(answer.anchor, anchor(insight, STATE, kept), atol=1e-4)
-    assert np.abs(answer.mean - insight.answer(STATE).mean).max() > 1e-3
+    average = kernel_average(asked, STATE, kept, asked.column("improved_means")[kept])
+    np.testing.assert_allclose(answer.mean, average, atol=1e-4)
+    assert np.abs(answer.mean - asked.answer(STATE).mean).max() > 1e-3
     assert answer.weights is not None
     assert (answer.weights[gone] == 0).all()
     assert answer.weights.sum() == pytest.approx(1.0, abs=1e-5)
     (mean,), _ = reduced.act(STATE[None])
     np.testing.assert_allclose(mean, answer.mean, atol=1e-6)
+
+
+def test_memories_share_what_their_episode_taught(taught: Insight) -> None:
+    answer = taught.answer(STATE)
+    assert isinstance(taught.policy, RidgePolicy)
+    assert answer.lessons == len(taught.policy.lessons)
+    assert answer.contributions is not None
+    assert answer.weights is not None
+    explained = explain(taught.policy, STATE)
+    episodes = taught.column("episodes")
+    for episode in np.unique(episodes):
+        lesson = explained.lessons.episodes == episode
+        total = answer.contributions[episodes == episode].sum(axis=0)
+        np.testing.assert_allclose(total, explained.lessons.contributions[lesson][0], atol=1e-5)
+    assert 0.0 < answer.weights.sum() <= 1.0 + 1e-5
+
+
+def test_forgetting_a_memory_takes_its_whole_lesson_back(taught: Insight) -> None:
+    episodes = taught.column("episodes")
+    reduced = taught.without(np.array([0]))
+    assert reduced.forgotten.tolist() == (episodes == episodes[0]).tolist()
+    lost = taught.answer(STATE).contributions
+    assert lost is not None
+    change = taught.answer(STATE).mean - reduced.answer(STATE).mean
+    np.testing.assert_allclose(change, lost[reduced.forgotten].sum(axis=0), atol=1e-5)
 
 
 def test_many_states_are_answered_as_each_of_them(
