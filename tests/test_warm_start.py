@@ -157,7 +157,7 @@ def test_the_normaliser_has_seen_the_states() -> None:
 
 def test_a_policy_from_a_trained_runs_memory_acts_as_well_as_the_run(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"rollout_size": 128, "memory_size": 512, "gradient_steps": 5}
-    settings |= {"kl_budget": 2.0, "std": 0.3}
+    settings |= {"kl_budget": "2:0.2", "std": "0.4:0.1"}
     trained = wide_model(seed=1, **settings).learn(24 * 128)
     run = write_run(tmp_path / "run", trained)
     assert main(["export", str(run), "--episodes", "0", "--out", str(tmp_path / "out")]) == 0
@@ -169,7 +169,7 @@ def test_a_policy_from_a_trained_runs_memory_acts_as_well_as_the_run(tmp_path: P
         fresh = wide_model(seed=seed, **settings)
         untrained = missed(fresh)
         warm = missed(fresh.warm_start(tmp_path / "out" / "memory.parquet"))
-        assert warm < untrained / 10
+        assert warm < untrained / 8
         assert warm < 1.5 * missed(trained)
 
 
