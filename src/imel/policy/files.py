@@ -29,9 +29,10 @@ def save_policy(policy: ImelPolicy, path: str) -> None:
 def load_policy(cls: type[P], path: str, device: torch.device | str) -> P:
     """Read a policy of some class from a checkpoint of a policy or of a whole model."""
     tensors, document = checkpoint.read(path)
-    policy_class = POLICIES.get(document["policy"])
+    name = document["policy"]
+    policy_class = cls if cls.__name__ == name else POLICIES.get(name)
     if policy_class is None or not issubclass(policy_class, cls):
-        raise CheckpointError(f"{path} holds a {document['policy']}, not a {cls.__name__}")
+        raise CheckpointError(f"{path} holds a {name}, not a {cls.__name__}")
     observation_space, action_space = checkpoint.spaces_from_tensors(tensors)
     arguments, state = document["policy_arguments"], checkpoint.under("policy", tensors)
     # On the device that holds nothing first: what a file claims about sizes is not believed

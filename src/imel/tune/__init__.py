@@ -16,7 +16,7 @@ class TuneArguments:
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
     """A task of `imel bench` by name, or an environment by its Gymnasium id."""
     policy: Annotated[str, tyro.conf.arg(metavar="{ridge,mki,np,anp,nearest,regressor}")] = "ridge"
-    """How memories are interpolated."""
+    """What learns: `ridge`, or one of the paper's policies."""
     trials: int = 30
     """Trials of the study, those of before included. The first one has the default settings."""
     steps: int = 30_000

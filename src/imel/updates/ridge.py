@@ -129,6 +129,7 @@ class RidgeUpdate:
         loss = fit_critic(
             model.critic, model.critic_optimizer, states, returns, settings, model.generator
         )
+        model._n_updates += settings.critic_epochs
         model.logger.record("train/value_loss", loss)
         return advantages
 
