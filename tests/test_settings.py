@@ -138,9 +138,8 @@ def test_settings_survive_json() -> None:
     assert InterpolatorSettings().updated(document) == settings
 
 
-@every_class
+@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls.scheduled], ids=lambda c: c.__name__)
 def test_a_function_is_a_schedule_but_no_plain_data(cls: type[Settings]) -> None:
-    assert cls.scheduled
     for name in cls.scheduled:
         settings = cls().updated({name: lambda progress: 1.0 + progress})
         with pytest.raises(SettingsError, match=f"{name} is a function and cannot be saved"):
