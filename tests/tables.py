@@ -169,12 +169,10 @@ def _range(parameter: Parameter) -> str:
             return f"{low:g} to {high:g}" + ("" if linear else ", by its logarithm")
         case Whole(low=low, high=high, times=times):
             return f"{low} to {high}" + (f" times `{times}`" if times else "")
+        case Layers(values=values):
+            return f"two layers of {', '.join(map(str, values))}"
         case Choice(values=values):
-            return ", ".join(
-                f"`{value}`" if isinstance(value, str) else f"{value}" for value in values
-            )
-        case Layers(widths=widths):
-            return f"two layers of {', '.join(map(str, widths))}"
+            return ", ".join(f"`{each}`" if isinstance(each, str) else f"{each}" for each in values)
         case Schedule(low=low, high=high):
             return f"start and end, each {low:g} to {high:g}, by its logarithm"
     raise TypeError(f"{parameter} is of no known kind")

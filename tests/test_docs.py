@@ -18,6 +18,7 @@ import tyro
 import imel
 from imel import IMeL
 from imel.cli.main import COMMANDS, main
+from imel.explain.lessons import LessonContributions
 from imel.policy import POLICIES
 from pages import OUTPUT, PAGES, ROOT, SHELLS, TUTORIAL, blocks, commands, program, run_page
 from small import BATCH, LogBook
@@ -239,6 +240,7 @@ def test_the_functions_and_modules_that_pages_name_exist() -> None:
     modules = "|".join(module.name for module in pkgutil.iter_modules(imel.__path__))
     named = re.compile(rf"`(?:imel\.)?((?:{modules})(?:\.(?!py|png|parquet)\w+)+)(?:\([^`]*\))?`")
     names = {name for page in PAGES for name in named.findall(page.read_text())}
+    names -= {f"lessons.{field.name}" for field in fields(LessonContributions)}  # of an explanation
     assert len(names) > 30
     assert [name for name in sorted(names) if not exists(name)] == []
     assert not exists("improvement.step_sizes")

@@ -12,6 +12,7 @@ import torch
 from sklearn.metrics.pairwise import rbf_kernel
 from torch import Tensor
 
+from imel import kernels
 from imel.kernels import denormals_flushed, kernel_interpolation, kernel_weights
 from samples import RAGGED
 
@@ -70,10 +71,16 @@ def naive(of: Problem, normalised: bool) -> Tensor:
     return answer
 
 
+@pytest.fixture(params=[64, 3, 1], ids=["one block", "several blocks", "single rows"])
+def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_ROWS", request.param)
+
+
 masks = pytest.mark.parametrize("masked", [True, False], ids=["masked", "unmasked"])
 norms = pytest.mark.parametrize("normalised", [True, False], ids=["softmax", "plain sum"])
 
 
+@pytest.mark.usefixtures("_blocks")
 @masks
 @norms
 def test_answer_is_that_of_a_naive_loop(masked: bool, normalised: bool) -> None:
@@ -81,6 +88,7 @@ def test_answer_is_that_of_a_naive_loop(masked: bool, normalised: bool) -> None:
     torch.testing.assert_close(kernel_interpolation(*of, normalised), naive(of, normalised))
 
 
+@pytest.mark.usefixtures("_blocks")
 @masks
 @norms
 def test_gradients_are_those_of_finite_differences(masked: bool, normalised: bool) -> None:

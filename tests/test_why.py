@@ -21,6 +21,7 @@ from imel import IMeL
 from imel.cli.main import main
 from imel.cli.why import choose_steps, observations_of
 from imel.explain import familiarity_of, policy_without
+from imel.explain.deletion import random_lessons
 from imel.policy import POLICIES, ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
 
@@ -253,7 +254,7 @@ def test_the_largest_lessons_of_a_run_are_listed_and_drawn(
 def test_deletion_evaluates_the_policy_without_the_largest_and_without_random_lessons(
     taught_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["lessons", str(taught_dir), "--deletion", "--episodes", "2"]
+    flags = ["lessons", str(taught_dir), "--deletion", "--episodes", "2", "--draws", "2"]
     assert main([*flags, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     deletion = found["deletion"]
@@ -264,6 +265,10 @@ def test_deletion_evaluates_the_policy_without_the_largest_and_without_random_le
     reduced = policy_without(policy, lessons=[found["lessons"][0]["episodes"]])
     expected = evaluate(reduced, "Pendulum-v1", 2).returns
     assert deletion["without"][0]["largest"] == pytest.approx(expected)
+    drawn = [random_lessons(policy, count[2], seed) for seed in (10_000, 10_001)]
+    played = [evaluate(policy_without(policy, lessons=each), "Pendulum-v1", 2) for each in drawn]
+    means = [np.mean(each.returns) for each in played]
+    assert deletion["without"][2]["random"] == pytest.approx(means)
     assert deletion["whole"] == pytest.approx(evaluate(policy, "Pendulum-v1", 2).returns)
     assert main(flags) == 0
     text = capsys.readouterr().out

@@ -17,6 +17,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_KEPT = (
+    *("states", "next_states", "actions", "means", "stds"),
+    *("rewards", "episodes", "steps", "terminated"),
+)
+"""Columns of a rollout that the memory keeps."""
+
 
 @dataclass(frozen=True)
 class Rollout:
@@ -35,6 +41,13 @@ class Rollout:
 
     def __len__(self) -> int:
         return self.rewards.numel()
+
+    def rows(self, device: torch.device) -> dict[str, Tensor]:
+        """Return the batch as rows of the memory, not improved yet."""
+        rows = {name: flatten_time(getattr(self, name)).to(device) for name in _KEPT}
+        rows["behaviour_means"] = rows["improved_means"] = rows["means"]
+        rows["advantages"] = torch.zeros_like(rows["rewards"])
+        return rows
 
     @property
     def ended(self) -> Tensor:

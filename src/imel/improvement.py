@@ -106,32 +106,11 @@ def step_scale(kl: float, trust_region: float) -> float:
     return float((trust_region / kl) ** 0.5) if kl > 0.0 else 0.0
 
 
-def agreement(parts: Tensor, metric: Tensor, stds: Tensor) -> float:
-    """Return the share of a step's KL that different episodes agree on, between 0 and 1.
-
-    With x_e what episode e adds to the step and <.,.> the inner product whose square is the KL,
-
-        sum_{e != f} <x_e, x_f> / |sum_e x_e|^2
-
-    estimates |E x|^2 / E|x|^2: zero where episodes contradict each other, so that the step is
-    noise, and near one where many say the same. `metric` is the mean of phi phi^T.
-    """  # parts [E, d_phi, d_a], metric [d_phi, d_phi], stds [d_a]
-    scaled = parts / stds
-    total = scaled.sum(dim=0)  # [d_phi, d_a]
-    whole = float((total * (metric @ total)).sum())
-    each = float((scaled * (metric @ scaled)).sum())
-    return max(0.0, 1.0 - each / whole) if whole > 0.0 else 0.0
-
-
 def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:
     """1/T sum_t |mu'_t - mu_t|^2 / (2 sigma_t^2): the mean KL of two policies with equal sigma."""
-    return float(_kl(new_means, means, stds).mean())
+    return float(shift_kls(new_means - means, stds).mean())
 
 
-def peak_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:
-    """max_t |mu'_t - mu_t|^2 / (2 sigma_t^2): the largest KL of two policies with equal sigma."""
-    return float(_kl(new_means, means, stds).max())
-
-
-def _kl(new_means: Tensor, means: Tensor, stds: Tensor) -> Tensor:  # [T]
-    return ((new_means - means) / stds).double().square().sum(dim=-1) / 2.0
+def shift_kls(shifts: Tensor, stds: Tensor) -> Tensor:
+    """|delta_t|^2 / (2 sigma_t^2): the KL of moving each mean by delta_t."""  # [T]
+    return (shifts / stds).double().square().sum(dim=-1) / 2.0

@@ -16,6 +16,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+_ROWS = 64
+"""Queries answered at once. Their weights on 2,048 keys stay in the cache; those of a whole memory
+of queries would be allocated anew each time, which takes longer than computing them."""
+
 
 def kernel_weights(
     queries: Tensor, keys: Tensor, normalised: bool = True, masked: Tensor | None = None
@@ -52,10 +56,13 @@ def kernel_interpolation(
     """
     if (query_episodes is None) != (key_episodes is None):
         raise ValueError("give the episodes of queries and keys, or of neither")
-    own = None
-    if query_episodes is not None and key_episodes is not None:
-        own = query_episodes[:, None] == key_episodes  # [T, N]
-    return kernel_weights(queries, keys, normalised, masked=own) @ values
+    answers = []
+    for start in range(0, max(1, len(queries)), _ROWS):
+        rows, own = slice(start, start + _ROWS), None
+        if query_episodes is not None and key_episodes is not None:
+            own = query_episodes[rows, None] == key_episodes  # [rows, N]
+        answers.append(kernel_weights(queries[rows], keys, normalised, masked=own) @ values)
+    return torch.cat(answers)
 
 
 @contextmanager

@@ -49,6 +49,8 @@ class LessonsArguments:
     at random; also draw deletion.png."""
     episodes: int = 10
     """Deterministic episodes of each evaluation."""
+    draws: int = 5
+    """Draws of random lessons: which ones are drawn matters more than which episodes are played."""
     seed: int = EVALUATION_SEED
     """Seed of the episodes, and of the random lessons."""
     env: EnvironmentId = None
@@ -62,7 +64,7 @@ class LessonsArguments:
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments: LessonsArguments = parse(LessonsArguments, argv, "imel lessons", _DESCRIPTION)
-    require_at_least(arguments, count=1, episodes=1, threads=1)
+    require_at_least(arguments, count=1, episodes=1, draws=1, threads=1)
     torch.set_num_threads(arguments.threads)
     stored = find_run(arguments.run, arguments.env)
     policy = ImelPolicy.load(str(stored.model_path))
@@ -133,13 +135,17 @@ def _delete(
     for share in _SHARES:
         count = max(1, round(share * len(policy.lessons)))
         largest = returns(largest_lessons(policy, count))
-        random = returns(random_lessons(policy, count, arguments.seed))
-        deletions.append(Deletion(share, count, largest, random))
+        seeds = range(arguments.seed, arguments.seed + arguments.draws)
+        drawn = [returns(random_lessons(policy, count, seed)).mean() for seed in seeds]
+        deletions.append(Deletion(share, count, largest, np.array(drawn)))
     path = stored.folder / DELETION
     title = f"{env}: without some of {len(policy.lessons):,} lessons"
     deletion_figure(title, whole, deletions).savefig(path, dpi=_DOTS_PER_INCH)
     if not arguments.json:
-        print(f"\ndeterministic return over {arguments.episodes} episodes (mean ± deviation)")
+        print(
+            f"\ndeterministic return over {arguments.episodes} episodes (mean ± deviation; at "
+            f"random that of {arguments.draws} draws)"
+        )
         print(f"{'without':<22}  {'the largest':>18}  {'at random':>18}")
         print(f"{'nothing':<22}  {_mean(whole):>18}  {_mean(whole):>18}")
         for each in deletions:
@@ -148,6 +154,7 @@ def _delete(
         print(f"picture: {path}")
     return {
         "episodes": arguments.episodes,
+        "draws": arguments.draws,
         "whole": whole.tolist(),
         "without": [
             {

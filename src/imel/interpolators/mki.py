@@ -80,7 +80,12 @@ class ConditionedKernel(Weighted):
 
     def __call__(self, states: Tensor) -> Prediction:
         """The weighted average of the remembered values."""
-        return Prediction(self.weights(states) @ self.values)
+        with torch.no_grad():
+            features = self._features(states)
+            mean = kernel_interpolation(
+                features, self._keys, self.values, normalised=self._normalised
+            )
+        return Prediction(mean)
 
     def weights(self, states: Tensor) -> Tensor:
         """w, which sums to one over memories unless the kernel is unnormalised."""  # [T, N]

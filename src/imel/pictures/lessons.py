@@ -20,7 +20,8 @@ Array = NDArray[Any]
 
 _CURVE, _LESSON, _LARGEST, _RANDOM = "#2166ac", "#8a8a8a", "#d6604d", "#2166ac"
 _PLACES, _REACH = 200, 0.04
-_MARKED = 5
+_MARKED, _CROWDED = 5, 0.05
+"""Lessons marked; a label is on the left if another one follows within this share of the run."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Deletion:
     share: float
     count: int
     largest: Array  # [episodes] returns without the largest lessons
-    random: Array  # [episodes] returns without as many at random
+    random: Array  # [draws] mean returns without as many at random, for several draws
 
 
 def lessons_figure(history: LessonHistory) -> Figure:
@@ -111,22 +112,20 @@ def _draw_sizes(axes: Axes, history: LessonHistory, largest: Array) -> None:
     ends = spread(history.ends)
     axes.vlines(ends, 0.0, history.sizes, colors=list(colours), linewidths=list(widths))
     top = float(history.sizes.max()) or 1.0
-    taken: list[float] = []
     for i in largest:
-        # Labels of lessons that lie close together stand above each other
-        near = sum(abs(place - ends[i]) < 0.05 * ends.max() for place in taken)
-        taken.append(float(ends[i]))
+        ahead = ends[largest] - ends[i]
+        crowded = bool(((ahead > 0) & (ahead < _CROWDED * ends.max())).any())
         axes.annotate(
             f"{history.episodes[i]}",
             (ends[i], history.sizes[i]),
-            xytext=(0, 2 + 10 * near),
-            ha="center",
+            xytext=(-3 if crowded else 3, 1),
+            ha="right" if crowded else "left",
             path_effects=[withStroke(linewidth=2.5, foreground="white")],
             textcoords="offset points",
             fontsize=8,
             color=_LARGEST,
         )
-    axes.set_ylim(0.0, 1.2 * top)
+    axes.set_ylim(0.0, 1.1 * top)
     axes.set_ylabel("size of the lesson\n(what it adds to the action)")
 
 
@@ -155,7 +154,7 @@ def deletion_figure(title: str, whole: Array, deletions: Sequence[Deletion]) -> 
             label=label,
         )
     axes.set_xlabel("lessons taken back")
-    axes.set_ylabel("deterministic return (mean and its standard error)")
+    axes.set_ylabel("deterministic return (mean, standard error)")
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_xticks(shares)
     axes.grid(alpha=0.25)

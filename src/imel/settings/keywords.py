@@ -34,7 +34,7 @@ class Keywords(TypedDict, total=False):
     batch_size: int
     std: Schedule
     # RidgePolicy
-    trust_region: Schedule
+    trust_region: float
     std_rate: float
     # the paper's policies
     advantage: Estimator

@@ -6,25 +6,11 @@ from typing import Any, Protocol
 
 import torch
 from stable_baselines3.common.logger import Logger
-from torch import Tensor
 from torch.optim import Optimizer
 
 from imel.critic import Critic
-from imel.experience import Rollout, flatten_time
+from imel.experience import Rollout
 from imel.normaliser import ReturnScale
-
-_KEPT = (
-    "states",
-    "next_states",
-    "actions",
-    "means",
-    "stds",
-    "rewards",
-    "episodes",
-    "steps",
-    "terminated",
-)
-"""Columns of a rollout that the memory keeps."""
 
 
 class Logged(Protocol):
@@ -71,11 +57,3 @@ class Update(Protocol):
 
     def warm_start(self, model: Any, logged: Logged) -> None:
         """Learn from logged data that are in memory already."""
-
-
-def rows_of(rollout: Rollout, device: torch.device) -> dict[str, Tensor]:
-    """Return a rollout as rows of the memory, not improved yet."""
-    rows = {name: flatten_time(getattr(rollout, name)).to(device) for name in _KEPT}
-    rows["behaviour_means"] = rows["improved_means"] = rows["means"]
-    rows["advantages"] = torch.zeros_like(rows["rewards"])
-    return rows

@@ -16,7 +16,7 @@ from imel.interpolators.base import Weighted, effective_neighbours
 from imel.policy.paper import PaperPolicy
 from imel.settings import ContextSettings, FitSettings, PaperSettings, parse_schedule
 from imel.training import fit_leave_one_out, leave_one_out_error
-from imel.updates.common import Learner, Logged, rows_of
+from imel.updates.common import Learner, Logged
 
 _ROWS = 256
 """Memories or states on which the costlier diagnostics are estimated."""
@@ -77,7 +77,7 @@ class PaperUpdate:
         iterations, and the first fit is to experience rather than to the prior.
         """
         policy, record = self.policy, model.logger.record
-        rows = rows_of(rollout, policy.device)
+        rows = rollout.rows(policy.device)
         advantages = self._advantages(model, rollout)  # l. 8
         step = (advantages, rows["actions"], rows["means"], rows["stds"])
         budget = self._at("kl_budget", model)

@@ -19,18 +19,21 @@ from imel.improvement import (
     effective_sample_size,
     importance_ratios,
     improved_means,
-    mean_kl,
-    peak_kl,
+    shift_kls,
     std_gradient,
     step_scale,
     step_size,
 )
 from imel.policy.ridge import RidgePolicy
-from imel.settings import RidgeSettings, parse_schedule
-from imel.updates.common import Learner, Logged, rows_of
+from imel.settings import RidgeSettings
+from imel.updates.common import Learner, Logged
 
 _PEAK = 10.0
-"""The largest KL of a step at any remembered state, in trust regions."""
+"""The largest KL of a step at any remembered state, in trust regions: the mean over a rollout does
+not see rare states, such as those in which episodes start."""
+_WORTHWHILE = 0.1
+"""Deviation of the advantages, in deviations of the return, from which on a step uses the whole
+trust region. Below it steps are shorter in proportion: what is left to gain is mostly noise."""
 _AVERAGED = 20
 """Iterations over which the deterministic policy averages."""
 
@@ -40,7 +43,6 @@ class RidgeUpdate:
 
     def __init__(self, settings: RidgeSettings, policy: RidgePolicy) -> None:
         self.settings, self.policy = settings, policy
-        self._trust_region = parse_schedule("trust_region", settings.trust_region)
         self.max_std = max(min(1.0, settings.std / policy.action_dim), settings.min_std)
 
     def start(self, model: Learner) -> None:
@@ -62,9 +64,10 @@ class RidgeUpdate:
         record("memory/effective_sample_size", effective_sample_size(ratios))
         ratios = ratios.clamp_max(1.0)  # an action that has become likelier counts once
         advantages = self._advantages(model, ratios)
+        gain = float(advantages.double().std(unbiased=False))
+        advantages = standardise(advantages, self.settings.advantage_clip)
         weights = ratios * advantages
-        trust_region = self._trust_region(model._current_progress_remaining)
-        eta = step_size(weights, actions, means, stds, trust_region)
+        eta = step_size(weights, actions, means, stds, self.settings.trust_region)
         improved = improved_means(weights, actions, means, stds, eta)
         for name, values in (
             ("means", means),
@@ -72,12 +75,11 @@ class RidgeUpdate:
             ("advantages", advantages),
         ):
             column(name).copy_(values)
-        self._step(model, improved - means, trust_region, len(rollout))
+        self._step(model, improved - means, gain, len(rollout))
         gradient = self.settings.std_rate * std_gradient(
             weights / ratios.mean(), actions, means, stds
         )
         policy.std.copy_(adapted_std(policy.std, gradient, self.settings.min_std, self.max_std))
-        record("improve/trust_region", trust_region)
         record("memory/size", len(memory))
         record("memory/lessons", len(policy.lessons))
 
@@ -94,7 +96,7 @@ class RidgeUpdate:
     def _remember(self, model: Learner, rollout: Rollout) -> None:
         """Take a rollout into memory, moments and the list of lessons."""
         policy, memory = self.policy, self.policy.memory
-        rows = rows_of(rollout, policy.device)
+        rows = rollout.rows(policy.device)
         memory.add(rows, model.iteration)
         policy.normaliser.update(rows["states"])
         model.return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
@@ -108,7 +110,7 @@ class RidgeUpdate:
             policy.design.update(memory)
 
     def _advantages(self, model: Learner, ratios: Tensor) -> Tensor:
-        """Return the present policy's advantages of all memories, and fit the critic to them."""
+        """Return advantages by the present policy in deviations of the return; fit the critic."""
         settings, memory, normaliser = self.settings, self.policy.memory, self.policy.normaliser
         states = normaliser(memory.column("states"))
         with torch.no_grad():
@@ -128,19 +130,20 @@ class RidgeUpdate:
             model.critic, model.critic_optimizer, states, returns, settings, model.generator
         )
         model.logger.record("train/value_loss", loss)
-        return standardise(advantages, settings.advantage_clip)
+        return advantages
 
-    def _step(self, model: Learner, improvements: Tensor, trust_region: float, new: int) -> None:
+    def _step(self, model: Learner, improvements: Tensor, gain: float, new: int) -> None:
         """Move the policy along the smoothed improvements, within the trust region."""
-        policy, record = self.policy, model.logger.record
+        policy, record, trust_region = self.policy, model.logger.record, self.settings.trust_region
         episodes, parts = policy.step(policy.memory.column("episodes"), improvements)
-        features = policy.design.features
-        step = features @ parts.double().sum(dim=0).float()  # [N, d_a] at remembered states
-        still = torch.zeros_like(step)
-        kl, peak = mean_kl(step[-new:], still[-new:], policy.std), peak_kl(step, still, policy.std)
+        step = policy.design.features @ parts.double().sum(dim=0).float()  # [N, d_a]
+        shifts = shift_kls(step, policy.std)
+        kl, peak = float(shifts[-new:].mean()), float(shifts.max())
         scale = min(step_scale(kl, trust_region), step_scale(peak, _PEAK * trust_region))
+        scale *= min(1.0, gain / _WORTHWHILE)
         rate = max(1.0 / (model.iteration + 1), 1.0 / _AVERAGED)
         policy.move(episodes, parts, scale, rate)
         record("improve/step_scale", scale)
         record("improve/policy_kl", scale**2 * kl)
         record("improve/peak_kl", scale**2 * peak)
+        record("improve/gain", gain)
