@@ -45,7 +45,7 @@ def test_a_quick_suite_is_a_small_part_in_a_store_of_its_own() -> None:
         (10, 11),
         10_000,
     )
-    assert quick.algorithms == ("mki", "trpo", "random")
+    assert quick.algorithms == ("ridge", "trpo", "random")
     assert quick.store != find_suite("paper", quick=False).store
 
 

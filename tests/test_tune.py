@@ -269,7 +269,7 @@ def test_a_study_is_of_one_problem_and_one_process(tmp_path: Path) -> None:
         opened(tmp_path, PROBLEM, seed=0),
     ):
         pass
-    other = Problem("Pendulum-v1", "mki", 2000, (0, 1), {})
+    other = Problem("Pendulum-v1", "ridge", 2000, (0, 1), {})
     with (
         pytest.raises(ImelError, match=r"something else \(steps: 1000 then, 2000 now\)"),
         opened(tmp_path, other, seed=0),
