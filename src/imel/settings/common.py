@@ -18,6 +18,7 @@ _RANGES = {
     "advantage_clip": (1e-6, 1e30),
     "min_std": (1e-6, 10.0),
     "std_rate": (0.0, 10.0),
+    "trust_region": (1e-9, 1e30),
     "prior_std": (0.0, 10.0),
     "gradient_steps": (0, 2**31),
     "max_grad_norm": (1e-9, 1e30),
