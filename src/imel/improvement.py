@@ -86,10 +86,10 @@ def std_gradient(advantages: Tensor, actions: Tensor, means: Tensor, stds: Tenso
     return (advantages[:, None] * noise).mean(dim=0) / 2.0  # [d_a]
 
 
-def adapted_std(std: Tensor, gradient: Tensor, min_std: float, max_std: float) -> Tensor:
-    """Return sigma after a step along the gradient of log sigma."""
+def adapted_std(std: Tensor, step: Tensor, min_std: float, max_std: float) -> Tensor:
+    """Return sigma after a step of log sigma, of a fifth at most."""
     # One noisy batch must not make sigma vanish, nor explode (paper note 3)
-    step = torch.nan_to_num(gradient).clamp(-0.2, 0.2)
+    step = torch.nan_to_num(step).clamp(-0.2, 0.2)
     return (std * step.exp()).clamp(min_std, max_std)
 
 

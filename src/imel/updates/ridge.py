@@ -33,7 +33,8 @@ _PEAK = 10.0
 not see rare states, such as those in which episodes start."""
 _WORTHWHILE = 0.1
 """Deviation of the advantages, in deviations of the return, from which on a step uses the whole
-trust region. Below it steps are shorter in proportion: what is left to gain is mostly noise."""
+trust region. Below it the steps of mean and sigma are shorter in proportion: what is left to gain
+is mostly noise. Both, since nothing new is tried where sigma falls while the mean stands still."""
 _AVERAGED = 20
 """Iterations over which the deterministic policy averages."""
 
@@ -65,6 +66,7 @@ class RidgeUpdate:
         ratios = ratios.clamp_max(1.0)  # an action that has become likelier counts once
         advantages = self._advantages(model, ratios)
         gain = float(advantages.double().std(unbiased=False))
+        share = min(1.0, gain / _WORTHWHILE)
         advantages = standardise(advantages, self.settings.advantage_clip)
         weights = ratios * advantages
         eta = step_size(weights, actions, means, stds, self.settings.trust_region)
@@ -75,11 +77,11 @@ class RidgeUpdate:
             ("advantages", advantages),
         ):
             column(name).copy_(values)
-        self._step(model, improved - means, gain, len(rollout))
-        gradient = self.settings.std_rate * std_gradient(
-            weights / ratios.mean(), actions, means, stds
-        )
-        policy.std.copy_(adapted_std(policy.std, gradient, self.settings.min_std, self.max_std))
+        self._step(model, improved - means, share, len(rollout))
+        gradient = std_gradient(weights / ratios.mean(), actions, means, stds)
+        step = share * self.settings.std_rate * gradient
+        policy.std.copy_(adapted_std(policy.std, step, self.settings.min_std, self.max_std))
+        record("improve/gain", gain)
         record("memory/size", len(memory))
         record("memory/lessons", len(policy.lessons))
 
@@ -133,18 +135,17 @@ class RidgeUpdate:
         model.logger.record("train/value_loss", loss)
         return advantages
 
-    def _step(self, model: Learner, improvements: Tensor, gain: float, new: int) -> None:
-        """Move the policy along the smoothed improvements, within the trust region."""
+    def _step(self, model: Learner, improvements: Tensor, share: float, new: int) -> None:
+        """Move the policy along the smoothed improvements, by a share of the trust region."""
         policy, record, trust_region = self.policy, model.logger.record, self.settings.trust_region
         episodes, parts = policy.step(policy.memory.column("episodes"), improvements)
         step = policy.design.features @ parts.double().sum(dim=0).float()  # [N, d_a]
         shifts = shift_kls(step, policy.std)
         kl, peak = float(shifts[-new:].mean()), float(shifts.max())
         scale = min(step_scale(kl, trust_region), step_scale(peak, _PEAK * trust_region))
-        scale *= min(1.0, gain / _WORTHWHILE)
+        scale *= share
         rate = max(1.0 / (model.iteration + 1), 1.0 / _AVERAGED)
         policy.move(episodes, parts, scale, rate)
         record("improve/step_scale", scale)
         record("improve/policy_kl", scale**2 * kl)
         record("improve/peak_kl", scale**2 * peak)
-        record("improve/gain", gain)
