@@ -129,10 +129,7 @@ def test_budget_and_rate_follow_their_schedules() -> None:
     budgets = logged("improve/kl_budget", kl_budget="4:2")
     rates = logged("train/learning_rate", learning_rate="4e-3:2e-3")
 
-    regions = logged("improve/trust_region", policy="RidgePolicy", trust_region="0.4:0.2")
-
     np.testing.assert_allclose(budgets, [4.0, 3.5, 3.0, 2.5])
-    np.testing.assert_allclose(regions, [0.4, 0.35, 0.3, 0.25])
     np.testing.assert_allclose(rates, [4e-3, 3.5e-3, 3e-3, 2.5e-3])
 
 

@@ -140,7 +140,7 @@ def test_settings_survive_json() -> None:
 
 @every_class
 def test_a_function_is_a_schedule_but_no_plain_data(cls: type[Settings]) -> None:
-    assert cls.scheduled
+    assert bool(cls.scheduled) == (cls is not RidgeSettings)
     for name in cls.scheduled:
         settings = cls().updated({name: lambda progress: 1.0 + progress})
         with pytest.raises(SettingsError, match=f"{name} is a function and cannot be saved"):
