@@ -51,7 +51,7 @@ def progress_of(model: IMeL) -> dict[str, Any]:
     ("policy", "settings"),
     [
         ("RidgePolicy", {}),
-        ("RidgePolicy", {"trust_region": "0.05:0.01", "memory_size": 5 * BATCH}),
+        ("RidgePolicy", {"trust_region": 0.05, "memory_size": 5 * BATCH}),
         ("MkiPolicy", {}),
         ("MkiPolicy", {"std_mode": "advantage"}),
         ("NpPolicy", {"std_mode": "model"}),

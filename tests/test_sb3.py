@@ -37,9 +37,9 @@ ALWAYS_LOGGED = {
     "train/value_loss",
 }
 LOGGED_BY_RIDGE = {
+    "improve/gain",
     "improve/peak_kl",
     "improve/step_scale",
-    "improve/trust_region",
     "memory/effective_sample_size",
     "memory/lessons",
 }
