@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from imel.experience import Context
-from imel.interpolators.base import Prediction, Weighted, mlp
+from imel.interpolators.base import Weighted, mlp
 from imel.interpolators.neural_process import (
     ConditionedNeuralProcess,
     DeterministicPath,
@@ -33,9 +33,6 @@ class AttentiveNeuralProcess(NeuralProcess):
 
     options: AttentiveOptions
 
-    def __init__(self, state_dim: int, value_dim: int, options: AttentiveOptions) -> None:
-        super().__init__(state_dim, value_dim, options)
-
     def make_path(self, state_dim: int, value_dim: int) -> DeterministicPath | None:
         """Attention in place of the mean."""
         options = self.options
@@ -44,10 +41,7 @@ class AttentiveNeuralProcess(NeuralProcess):
     def condition(self, context: Context) -> ConditionedAttention:
         """Encode the memories and their keys once."""
         with torch.no_grad():
-            latent = self.latent(self.encoder(pairs(context)).mean(dim=0)).mean
-            assert isinstance(self.path, AttentionPath)
-            reader = self.path.condition(context)
-            return ConditionedAttention(self, latent, reader, context.values)
+            return ConditionedAttention(self, context)
 
 
 class AttentionPath(DeterministicPath):
@@ -102,26 +96,16 @@ class AttentionReader:
             return kernel_weights(self._features(states), self._keys)
 
 
-class ConditionedAttention(Weighted):
+class ConditionedAttention(ConditionedNeuralProcess, Weighted):
     """The decoder with attention in place. Its weights say where it looked, not what it added."""
 
     exact: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        model: AttentiveNeuralProcess,
-        latent: Tensor,
-        reader: AttentionReader,
-        values: Tensor,
-    ) -> None:
-        self._answer = ConditionedNeuralProcess(model, latent, reader)
-        self._reader = reader
-        self.values = values
-
-    def __call__(self, states: Tensor) -> Prediction:
-        """Decode what the attention reads."""
-        return self._answer(states)
+    def __init__(self, model: AttentiveNeuralProcess, context: Context) -> None:
+        super().__init__(model, context)
+        self.values = context.values
 
     def weights(self, states: Tensor) -> Tensor:
         """The attention paid to each memory."""  # [T, N]
-        return self._reader.weights(states)
+        assert isinstance(self._read, AttentionReader)
+        return self._read.weights(states)

@@ -54,6 +54,10 @@ class Weighted(Conditioned):
     def weights(self, states: Tensor) -> Tensor:
         """The share of each memory in the answer for each state."""  # [T, N]
 
+    def __call__(self, states: Tensor) -> Prediction:
+        """Return the sum of the values, each times its weight."""
+        return Prediction(self.weights(states) @ self.values)
+
     def contributions(self, states: Tensor) -> Tensor:
         """What each memory adds to the answer; if `exact`, the sum over memories is the mean."""
         return self.weights(states)[:, :, None] * self.values  # [T, N, d_v]

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from imel.experience import Context
 from imel.interpolators.base import Interpolator, Prediction, Weighted, mlp
-from imel.interpolators.frozen import FrozenNetwork, frozen_layers
 from imel.kernels import kernel_interpolation, kernel_weights
 
 
@@ -73,15 +72,14 @@ class ConditionedKernel(Weighted):
     exact: ClassVar[bool] = True
 
     def __init__(self, model: MeanKernelInterpolation, context: Context) -> None:
-        self._features = _frozen(model)
-        self._keys = self._features(context.states)
-        self._normalised = model.options.normalised
+        self._embed, self._normalised = model.embed, model.options.normalised
+        self._keys = model.embed(context.states)
         self.values = context.values
 
     def __call__(self, states: Tensor) -> Prediction:
-        """The weighted average of the remembered values."""
+        """Return the weighted average of the remembered values."""
         with torch.no_grad():
-            features = self._features(states)
+            features = self._embed(states)
             mean = kernel_interpolation(
                 features, self._keys, self.values, normalised=self._normalised
             )
@@ -90,10 +88,4 @@ class ConditionedKernel(Weighted):
     def weights(self, states: Tensor) -> Tensor:
         """w, which sums to one over memories unless the kernel is unnormalised."""  # [T, N]
         with torch.no_grad():
-            return kernel_weights(self._features(states), self._keys, self._normalised)
-
-
-def _frozen(model: MeanKernelInterpolation) -> FrozenNetwork:
-    """u = L^T z with the weights as they are: L is multiplied into what comes before it."""
-    *hidden, (last, bias) = frozen_layers(model.network)
-    return FrozenNetwork([*hidden, (last @ model.L, bias @ model.L)], model.skip.weight.T @ model.L)
+            return kernel_weights(self._embed(states), self._keys, self._normalised)

@@ -49,10 +49,6 @@ class ConditionedNearest(Weighted):
         self._states, self.values = context.states, context.values
         self._neighbours = neighbours
 
-    def __call__(self, states: Tensor) -> Prediction:
-        """The plain average of the closest memories' values."""
-        return Prediction(self.weights(states) @ self.values)
-
     def weights(self, states: Tensor) -> Tensor:
         """1/k at the k closest memories, zero elsewhere."""  # [T, N]
         return _shares(_distances(states, self._states), self._neighbours)

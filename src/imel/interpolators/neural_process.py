@@ -13,7 +13,6 @@ from torch.nn.functional import gaussian_nll_loss, softplus
 
 from imel.experience import Context
 from imel.interpolators.base import Conditioned, Interpolator, Prediction, mlp
-from imel.interpolators.frozen import FrozenNetwork, frozen_layers
 
 
 @dataclass(frozen=True)
@@ -71,8 +70,8 @@ class NeuralProcess(Interpolator):
         self.encoder = mlp(state_dim + value_dim, options.hidden, width)  # h^w
         self.to_latent = nn.Linear(width, 2 * options.latent)
         self.path = self.make_path(state_dim, value_dim)
-        self.summary_dim = options.latent + (width if self.path is not None else 0)
-        self.decoder = mlp(state_dim + self.summary_dim, options.hidden, 2 * value_dim)  # g^w
+        summary = options.latent + (width if self.path is not None else 0)
+        self.decoder = mlp(state_dim + summary, options.hidden, 2 * value_dim)  # g^w
 
     def make_path(self, state_dim: int, value_dim: int) -> DeterministicPath | None:
         """What reaches the decoder beside z, if anything."""
@@ -88,19 +87,13 @@ class NeuralProcess(Interpolator):
 
     def decode(self, states: Tensor, summary: Tensor) -> Prediction:
         """g^w(s, z): mean and sigma of the values at the states."""
-        return self.prediction(self.decoder(torch.cat([states, summary], dim=1)))
-
-    def prediction(self, decoded: Tensor) -> Prediction:
-        """Mean and sigma from what the decoder puts out."""
-        mean, raw = decoded.chunk(2, dim=1)
+        mean, raw = self.decoder(torch.cat([states, summary], dim=1)).chunk(2, dim=1)
         return Prediction(mean, self.options.min_value_std + softplus(raw))
 
     def condition(self, context: Context) -> Conditioned:
         """Encode the memories once."""
         with torch.no_grad():
-            latent = self.latent(self.encoder(pairs(context)).mean(dim=0)).mean
-            read = None if self.path is None else self.path.condition(context)
-            return ConditionedNeuralProcess(self, latent, read)
+            return ConditionedNeuralProcess(self, context)
 
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The answer with z at its mean given the other episodes."""
@@ -140,25 +133,18 @@ class NeuralProcess(Interpolator):
 class ConditionedNeuralProcess(Conditioned):
     """The decoder with the context's summary in place. Memories have no weights in it."""
 
-    def __init__(
-        self, model: NeuralProcess, latent: Tensor, read: Callable[[Tensor], Tensor] | None
-    ) -> None:
-        self._finish = model.prediction
-        self._read = read
-        # What the decoder is given of the latent is the same for every state: a bias
-        (first, bias), *others = frozen_layers(model.decoder)
-        state_dim = first.shape[0] - model.summary_dim
-        end = state_dim + latent.shape[0]
-        bias = bias + latent @ first[state_dim:end]
-        first = torch.cat([first[:state_dim], first[end:]])
-        self._decoder = FrozenNetwork([(first, bias), *others])
+    def __init__(self, model: NeuralProcess, context: Context) -> None:
+        self._decode = model.decode
+        self._latent = model.latent(model.encoder(pairs(context)).mean(dim=0)).mean
+        self._read = None if model.path is None else model.path.condition(context)
 
     def __call__(self, states: Tensor) -> Prediction:
         """Decode at the latent's mean."""
         with torch.no_grad():
+            summary = self._latent.expand(len(states), -1)
             if self._read is not None:
-                states = torch.cat([states, self._read(states)], dim=1)
-            return self._finish(self._decoder(states))
+                summary = torch.cat([summary, self._read(states)], dim=1)
+            return self._decode(states, summary)
 
 
 class DeterministicPath(nn.Module, ABC):

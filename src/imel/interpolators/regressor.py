@@ -9,7 +9,6 @@ from torch import Tensor
 
 from imel.experience import Context
 from imel.interpolators.base import Conditioned, Interpolator, Prediction, mlp
-from imel.interpolators.frozen import FrozenNetwork, frozen_layers
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class ConditionedRegressor(Conditioned):
     """The network."""
 
     def __init__(self, model: Regressor) -> None:
-        self._network = FrozenNetwork(frozen_layers(model.network))
+        self._network = model.network
 
     def __call__(self, states: Tensor) -> Prediction:
         """Evaluate the network."""
