@@ -13,7 +13,6 @@ from imel.algorithm import IMeL
 from imel.errors import ImelError
 from imel.pictures.curve import curve_figure, read_curve
 from imel.pictures.plane import (
-    act_at,
     as_array,
     choose_action,
     common_view,
@@ -82,7 +81,7 @@ def update_step(place: Path, iteration: int | None, action: int | None) -> Updat
         positions=plane.coordinates(states)[:, 0],
         old_means=as_array(memory.column("means")[newest][:, chosen]),
         improved_means=as_array(improved[:, chosen]),
-        new_means=act_at(policy, states)[:, chosen],
+        new_means=as_array(policy.act(states)[0][:, chosen]),
     )
 
 
