@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explorer.insight import Answer, Insight
-from imel.pictures.curve import read_curve, running_trend
+from imel.pictures.curve import read_curve
+from imel.pictures.nearby import episode_trend
 from imel.runs import layout
 
 Array = NDArray[Any]
@@ -98,7 +99,7 @@ def describe_curve(folder: Path) -> dict[str, Any] | None:
     curve = read_curve(monitor, folder / layout.EVALUATION, "")
     if not len(curve.returns):
         return None
-    trend = running_trend(curve)
+    trend = episode_trend(curve.steps, curve.returns)
     shown = np.unique(np.linspace(0, len(curve.returns) - 1, _DOTS).astype(int))
     evaluation = curve.evaluation
     return {
@@ -125,15 +126,3 @@ def pack(document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> byt
     header += b" " * (-len(header) % 4)
     body = [np.ascontiguousarray(array, dtype="<f4").tobytes() for array in arrays.values()]
     return b"".join([struct.pack("<I", len(header)), header, *body])
-
-
-def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """What `pack` made; the page's own reader does the same."""
-    (length,) = struct.unpack_from("<I", content)
-    document: dict[str, Any] = json.loads(content[4 : 4 + length])
-    arrays, offset = {}, 4 + length
-    for name, shape in document.pop("arrays"):
-        count = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(content, "<f4", count, offset).reshape(shape)
-        offset += 4 * count
-    return document, arrays
