@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from numpy.typing import NDArray
 
 import explorer.drawn  # noqa: F401  # registers the environment
 from imel.cli.main import main
+from imel.explorer.answers import unpack
 from imel.explorer.server import make_app
 from imel.explorer.session import Session
 from imel.runs.stored import find_run
 
 HOST = "127.0.0.1:8642"
 OWN = {"X-Imel-Explorer": "1"}
-
-
-def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Read what `pack` made, as the page does."""
-    (length,) = struct.unpack_from("<I", content)
-    document: dict[str, Any] = json.loads(content[4 : 4 + length])
-    arrays, offset = {}, 4 + length
-    for name, shape in document.pop("arrays"):
-        count = int(np.prod(shape, dtype=np.int64))
-        arrays[name] = np.frombuffer(content, "<f4", count, offset).reshape(shape)
-        offset += 4 * count
-    return document, arrays
 
 
 def train(folder: Path, *flags: str) -> Path:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from explorer.conftest import Page, unpack
+from explorer.conftest import Page
 from imel.errors import ImelError
-from imel.explorer.answers import pack
+from imel.explorer.answers import pack, unpack
 from imel.explorer.jobs import Job, Jobs
 from imel.explorer.session import Recent, Session
 from imel.pictures.rendering import (

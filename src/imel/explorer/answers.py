@@ -126,3 +126,15 @@ def pack(document: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> byt
     header += b" " * (-len(header) % 4)
     body = [np.ascontiguousarray(array, dtype="<f4").tobytes() for array in arrays.values()]
     return b"".join([struct.pack("<I", len(header)), header, *body])
+
+
+def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
+    """What `pack` made; the page's own reader does the same."""
+    (length,) = struct.unpack_from("<I", content)
+    document: dict[str, Any] = json.loads(content[4 : 4 + length])
+    arrays, offset = {}, 4 + length
+    for name, shape in document.pop("arrays"):
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(content, "<f4", count, offset).reshape(shape)
+        offset += 4 * count
+    return document, arrays
