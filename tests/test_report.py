@@ -21,9 +21,8 @@ from imel.pictures.curve import (
     LearningCurve,
     curve_figure,
     read_curve,
-    running_trend,
 )
-from imel.pictures.nearby import summarise_near
+from imel.pictures.nearby import episode_trend, summarise_near
 from imel.pictures.plane import policy_surface, state_plane
 from imel.pictures.surface import PolicySurface, surface_figure
 from imel.policy import MkiPolicy
@@ -122,7 +121,7 @@ def test_the_evaluation_is_read_beside_the_episodes(tmp_path: Path) -> None:
 
 def test_the_trend_of_equal_returns_is_flat_over_all_steps() -> None:
     curve = LearningCurve("", np.linspace(10.0, 1000.0, 40), np.full(40, 3.0))
-    trend = running_trend(curve)
+    trend = episode_trend(curve.steps, curve.returns)
     assert (trend.places[0], trend.places[-1]) == (10.0, 1000.0)
     for line in (trend.mean, trend.low, trend.high):
         assert_allclose(line, 3.0)
@@ -130,7 +129,7 @@ def test_the_trend_of_equal_returns_is_flat_over_all_steps() -> None:
 
 def test_the_band_holds_the_middle_of_the_returns() -> None:
     returns = np.random.default_rng(0).permutation(np.linspace(0.0, 1.0, 5001))
-    trend = running_trend(LearningCurve("", np.arange(5001.0), returns))
+    trend = episode_trend(np.arange(5001.0), returns)
     inner = slice(20, -20)
     assert_allclose(trend.low[inner].mean(), 0.2, atol=0.01)
     assert_allclose(trend.high[inner].mean(), 0.8, atol=0.01)
@@ -144,7 +143,10 @@ def test_the_figure_of_a_curve_has_every_episode_the_trend_and_the_evaluation() 
     (dots,) = (c for c in axes.collections if isinstance(c, PathCollection))
     assert_allclose(np.asarray(dots.get_offsets()), np.stack([steps, returns], axis=1))
     lines = {line.get_label(): line for line in axes.lines}
-    assert_allclose(np.asarray(lines["running mean"].get_ydata()), running_trend(curve).mean)
+    assert_allclose(
+        np.asarray(lines["running mean"].get_ydata()),
+        episode_trend(curve.steps, curve.returns).mean,
+    )
     (bar,) = axes.containers
     assert bar.get_label() == "deterministic, 20 episodes: 6.0 ± 0.5"
     ((marker_x, marker_y),) = bar.lines[0].get_xydata()  # type: ignore[attr-defined]

@@ -21,7 +21,7 @@ from imel import IMeL
 from imel.cli.main import main
 from imel.cli.why import choose_steps, observations_of
 from imel.explain import familiarity_of, policy_without
-from imel.explain.deletion import random_lessons
+from imel.explain.reduced import random_lessons
 from imel.policy import POLICIES, ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
 

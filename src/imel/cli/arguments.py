@@ -7,14 +7,16 @@ import io
 import json
 import typing
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import tyro
 from rich.console import Console
 
 from imel.errors import SettingsError, nearest_name
+from imel.runs.stored import StoredRun, find_run
 
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """A run directory, or a model file."""
@@ -23,6 +25,24 @@ Flag = tyro.conf.FlagCreatePairsOff[bool]
 Number = Annotated[int | None, tyro.conf.arg(metavar="N")]
 _PIPE_WIDTH = 160
 """Of tables where there is no terminal."""
+
+
+@dataclass(frozen=True)
+class StoredRunArguments:
+    """Which run a command is about."""
+
+    run: RunPath
+    """A run directory, or a model file."""
+    env: EnvironmentId = None
+    """Environment id, if not the one the run was trained on."""
+    threads: int = 1
+    """Threads of the linear algebra."""
+
+    def open(self, **least: int) -> StoredRun:
+        """Find the run; refuse numbers that are too small."""
+        require_at_least(self, **least, threads=1)
+        torch.set_num_threads(self.threads)
+        return find_run(self.run, self.env)
 
 
 def parse(argument_class: type[Any], argv: Sequence[str], prog: str, description: str) -> Any:

@@ -6,11 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-
-from imel.cli.arguments import EnvironmentId, Flag, RunPath, parse, require_at_least
+from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.runs.evaluation import EVALUATION_SEED, evaluate, record_video
-from imel.runs.stored import find_run
 
 _DESCRIPTION = """\
 Play episodes with a trained policy and report their returns.
@@ -23,31 +20,23 @@ examples:
 
 
 @dataclass(frozen=True)
-class EvalArguments:
+class EvalArguments(StoredRunArguments):
     """What is played, and how often."""
 
-    run: RunPath
-    """A run directory, or a model file."""
     episodes: int = 20
     """Episodes to play with the mean action, and again with sampled ones."""
     seed: int = EVALUATION_SEED
     """Seed of the episodes. The default is that of the evaluation after training."""
-    env: EnvironmentId = None
-    """Environment id, if not the one the run was trained on."""
     json: Flag = False
     """Print JSON, with every episode's return and length."""
     video: Flag = False
     """Also record one deterministic episode into the run directory."""
-    threads: int = 1
-    """Threads of the linear algebra."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments: EvalArguments = parse(EvalArguments, argv, "imel eval", _DESCRIPTION)
-    require_at_least(arguments, episodes=1, threads=1)
-    torch.set_num_threads(arguments.threads)
-    stored = find_run(arguments.run, arguments.env)
+    stored = arguments.open(episodes=1)
     env = stored.environment()
     model = stored.load()
     played = {

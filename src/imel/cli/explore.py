@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
 import tyro
 
-from imel.cli.arguments import EnvironmentId, Flag, RunPath, parse, require_at_least
+from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.errors import ImelError, SettingsError
 from imel.pictures.rendering import prepare_drawing
-from imel.runs.stored import find_run
 
 _DESCRIPTION = """\
 Open a local web page over a run: a map of its memories, and for every step of an episode the
@@ -29,13 +27,9 @@ examples:
 
 
 @dataclass(frozen=True)
-class ExploreArguments:
+class ExploreArguments(StoredRunArguments):
     """What is shown, and where it is served."""
 
-    run: RunPath
-    """A run directory, or a model file."""
-    env: EnvironmentId = None
-    """Environment id, if not the one the run was trained on."""
     port: Annotated[int | None, tyro.conf.arg(metavar="PORT")] = None
     """Port to listen on. By default the first free one from 8642 on."""
     host: str = "127.0.0.1"
@@ -44,27 +38,23 @@ class ExploreArguments:
     """Allow a --host that other machines can reach. Whoever can, may use the page."""
     browser: bool = True
     """Open the page in the default browser."""
-    threads: int = 1
-    """Threads of the linear algebra."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments: ExploreArguments = parse(ExploreArguments, argv, "imel explore", _DESCRIPTION)
-    require_at_least(arguments, threads=1)
     if arguments.port is not None and not 1 <= arguments.port < 1 << 16:
         raise SettingsError(f"port={arguments.port} is not between 1 and {(1 << 16) - 1}")
     missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
     if missing:
         raise ImelError(f"{' and '.join(missing)} not installed: pip install 'imel[explorer]'")
-    torch.set_num_threads(arguments.threads)
     prepare_drawing()
 
     from imel.explorer.server import check_host, open_port, serve
     from imel.explorer.session import Session
 
     check_host(arguments.host, arguments.allow_remote)
-    session = Session(find_run(arguments.run, arguments.env))
+    session = Session(arguments.open())
     try:
         memories = session.prepare().rows  # a damaged model is refused here
         with open_port(arguments.host, arguments.port) as listener:

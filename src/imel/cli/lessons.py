@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
-from imel.cli.arguments import EnvironmentId, Flag, RunPath, parse, require_at_least
+from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.errors import ImelError
 from imel.explain import policy_without
-from imel.explain.deletion import largest_lessons, lesson_sizes, random_lessons
 from imel.explain.lesson_words import episode_words, number, short
+from imel.explain.reduced import largest_lessons, lesson_sizes, random_lessons
 from imel.pictures.lessons import Deletion, LessonHistory, deletion_figure, lessons_figure
 from imel.policy import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import EVALUATION_SEED, evaluate
 from imel.runs.layout import DELETION, LESSONS
-from imel.runs.stored import StoredRun, find_run
+from imel.runs.stored import StoredRun
 
 _DESCRIPTION = """\
 List the largest lessons of a RidgePolicy's run, and draw when they were taught into lessons.png.
@@ -37,11 +36,9 @@ _DOTS_PER_INCH = 130
 
 
 @dataclass(frozen=True)
-class LessonsArguments:
+class LessonsArguments(StoredRunArguments):
     """Which run, and what is asked about its lessons."""
 
-    run: RunPath
-    """A run directory, or a model file."""
     count: int = 10
     """How many lessons are listed."""
     deletion: Flag = False
@@ -53,20 +50,14 @@ class LessonsArguments:
     """Draws of random lessons: which ones are drawn matters more than which episodes are played."""
     seed: int = EVALUATION_SEED
     """Seed of the episodes, and of the random lessons."""
-    env: EnvironmentId = None
-    """Environment id, if not the one the run was trained on."""
     json: Flag = False
     """Print JSON."""
-    threads: int = 1
-    """Threads of the linear algebra."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments: LessonsArguments = parse(LessonsArguments, argv, "imel lessons", _DESCRIPTION)
-    require_at_least(arguments, count=1, episodes=1, draws=1, threads=1)
-    torch.set_num_threads(arguments.threads)
-    stored = find_run(arguments.run, arguments.env)
+    stored = arguments.open(count=1, episodes=1, draws=1)
     policy = ImelPolicy.load(str(stored.model_path))
     if not isinstance(policy, RidgePolicy):
         raise ImelError(

@@ -17,17 +17,15 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from imel.cli.arguments import EnvironmentId, Flag, RunPath, parse, require_at_least
-from imel.cli.why_lessons import lessons_document, print_lessons
+from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.errors import SettingsError
-from imel.explain import Explanation, explain, familiarity_of
+from imel.explain import Explanation, LessonExplanation, explain, familiarity_of
 from imel.explain.explanation import vector
 from imel.names import DimensionNames, names_of
-from imel.pictures.why import Chosen, draw_frames
+from imel.pictures.why import Chosen, Why, draw_frames
 from imel.playing import make_environment, play, require_spaces
 from imel.policy import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import EVALUATION_SEED
-from imel.runs.stored import find_run
 
 _DESCRIPTION = """\
 Play an episode with a policy's mean action, and say what made the action at one step, or at its
@@ -42,21 +40,18 @@ examples:
   imel why model.safetensors --env Pendulum-v1 --json"""
 
 
-_COLUMNS = ("rows", "weights", "contributions", *Explanation.columns())
+_MEMORY = ("rows", "weights", "contributions", *Explanation.columns())
+_LESSON = ("episodes", "counts", "steps", "lengths", "returns", "contributions")
 
 
 @dataclass(frozen=True)
-class WhyArguments:
+class WhyArguments(StoredRunArguments):
     """Which action is explained, and how."""
 
-    run: RunPath
-    """A run directory, or a model file."""
     step: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
     """The step of the episode, from 0. By default the most and the least familiar one."""
     seed: int = EVALUATION_SEED
     """Seed of the episode. The default is that of the evaluation after training."""
-    env: EnvironmentId = None
-    """Environment id, if not the one the run was trained on."""
     memories: int = 8
     """How many lessons or memories are listed."""
     without_lesson: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N")] = ()
@@ -69,18 +64,14 @@ class WhyArguments:
     """Also draw the state beside those of the first memories, into this file."""
     json: Flag = False
     """Print JSON, with all there is to say about the memories listed."""
-    threads: int = 1
-    """Threads of the linear algebra."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments: WhyArguments = parse(WhyArguments, argv, "imel why", _DESCRIPTION)
-    require_at_least(arguments, memories=1, threads=1)
     if arguments.frame is not None and arguments.frame.suffix.lower() != ".png":
         raise SettingsError(f"{arguments.frame} is not the name of a .png file")
-    torch.set_num_threads(arguments.threads)
-    stored = find_run(arguments.run, arguments.env)
+    stored = arguments.open(memories=1)
     env = stored.environment()
     policy = ImelPolicy.load(str(stored.model_path))
     states = observations_of(policy, env, arguments.seed)
@@ -91,21 +82,20 @@ def run(argv: Sequence[str]) -> int:
         _explained(policy, name, step, states[step], without, names)
         for name, step in choose_steps(policy, states, arguments.step)
     ]
-    describe = lessons_document if ridge else as_document
     if arguments.json:
         document = {
             "env": env,
             "model": str(stored.model_path),
             "seed": arguments.seed,
             "steps": len(states),
-            "explained": [describe(each, arguments.memories) for each in chosen],
+            "explained": [_document(each, arguments.memories) for each in chosen],
         }
         print(json.dumps(document, indent=2))
     else:
         title = f"{env}, {type(policy).__name__}, an episode of {len(states)} steps"
         print(f"{title} (seed {arguments.seed})")
         for each in chosen:
-            (print_lessons if ridge else print_answer)(each, arguments.memories, without)
+            _print(each, arguments.memories, without)
     if arguments.frame is not None:
         note = draw_frames(arguments.frame, policy, env, arguments.seed, chosen)
         where = sys.stderr if arguments.json else sys.stdout
@@ -169,15 +159,18 @@ def _explained(
 # --- what is said: a table on a terminal, plain lines in a pipe, or JSON ---
 
 
-def print_answer(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
-    """One step in words, and the first memories behind it."""
+def _print(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
+    """Print one step in words, and the first memories or lessons behind it."""
     why, console = chosen.why, Console(highlight=False, markup=False)
-    assert isinstance(why, Explanation)
     console.print()
     console.print(f"step {chosen.step} ({chosen.name})", style="bold", soft_wrap=True)
-    said = [f"state {vector(why.observation, 12)}", why.sentence(), why.familiarity_sentence()]
+    said = [why.sentence(), why.familiarity_sentence()]
+    if isinstance(why, Explanation):
+        said.insert(0, f"state {vector(why.observation, 12)}")
+    else:
+        said.append(why.sensitivity_sentence())
     if chosen.otherwise is not None:
-        said.append(counterfactual(why, chosen.otherwise, without))
+        said.append(_counterfactual(why, chosen.otherwise, without))
     for line in said:
         # A terminal's lines are broken between words, those in a pipe are left whole
         console.print(line, soft_wrap=not console.is_terminal)
@@ -192,38 +185,55 @@ def print_answer(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
     console.print(table)
 
 
-def counterfactual(why: Explanation, otherwise: Any, without: tuple[int, ...]) -> str:
-    """What the policy would do, had it not seen some episodes."""
+def _counterfactual(why: Why, otherwise: Any, without: tuple[int, ...]) -> str:
+    """Say what the policy would do without some episodes, or without what they taught it."""
+    names, plural = ", ".join(map(str, without)), "s" if len(without) > 1 else ""
+    change = f"mean {vector(otherwise.mean)}, a change of {vector(otherwise.mean - why.mean)}"
+    if isinstance(why, LessonExplanation):
+        return f"without the lesson{plural} of {names}: {change}"
     left = len(why.rows) - len(otherwise.rows)
-    names = ", ".join(map(str, without))
-    change = otherwise.mean - why.mean
     lost = why.weights[np.isin(why.episodes, without)].sum()
     weight = f", whose weight here is {lost:.1%}" if why.kind != "none" else ""
     return (
-        f"without episode{'s' if len(without) > 1 else ''} {names} ({left} memories{weight}): "
-        f"mean {vector(otherwise.mean)}, a change of {vector(change)}; "
+        f"without episode{plural} {names} ({left} memories{weight}): {change}; "
         f"familiarity {otherwise.familiarity:.2f} instead of {why.familiarity:.2f}"
     )
 
 
-def as_document(chosen: Chosen, count: int) -> dict[str, Any]:
-    """The same as JSON."""
-    document = {"step": chosen.step, "chosen": chosen.name, **_document(chosen.why, count)}
+def _document(chosen: Chosen, count: int) -> dict[str, Any]:
+    """Return the same as JSON."""
     otherwise = chosen.otherwise
-    document["without"] = None if otherwise is None else _document(otherwise, count)
-    return document
-
-
-def _document(why: Any, count: int) -> dict[str, Any]:
     return {
+        "step": chosen.step,
+        "chosen": chosen.name,
+        **_explanation(chosen.why, count),
+        "without": None if otherwise is None else _explanation(otherwise, count),
+    }
+
+
+def _explanation(why: Why, count: int) -> dict[str, Any]:
+    document = {
         "observation": why.observation.tolist(),
         "mean": why.mean.tolist(),
         "kind": why.kind,
         "exact": why.exact,
         "familiarity": None if np.isnan(why.familiarity) else why.familiarity,
-        "effective_neighbours": why.effective_neighbours,
-        "memories": [
-            {name: getattr(why, name)[i].tolist() for name in _COLUMNS}
-            for i in range(min(count, len(why.rows)))
-        ],
     }
+    if isinstance(why, LessonExplanation):
+        return document | {
+            "sentence": why.sentence(),
+            "state_names": list(why.names.state),
+            "action_names": list(why.names.action),
+            "sensitivity": why.sensitivity.tolist(),
+            "lessons": _rows(why.lessons, _LESSON, count),
+        }
+    return document | {
+        "effective_neighbours": why.effective_neighbours,
+        "memories": _rows(why, _MEMORY, count),
+    }
+
+
+def _rows(table: Any, columns: tuple[str, ...], count: int) -> list[dict[str, Any]]:
+    """Return the first rows of columns that are attributes."""
+    most = min(count, len(getattr(table, columns[0])))
+    return [{name: getattr(table, name)[i].tolist() for name in columns} for i in range(most)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -20,27 +19,11 @@ from imel.memory import Memory
 Array = NDArray[Any]
 Columns = dict[str, Array]
 
-VECTORS: Mapping[str, str] = MappingProxyType(
-    {
-        "states": "state",
-        "next_states": "next_state",
-        "actions": "action",
-        "means": "mean",
-        "behaviour_means": "behaviour_mean",
-        "improved_means": "improved_mean",
-        "stds": "std",
-    }
-)
-SCALARS: Mapping[str, str] = MappingProxyType(
-    {
-        "rewards": "reward",
-        "advantages": "advantage",
-        "terminated": "terminated",
-        "episodes": "episode",
-        "steps": "step",
-        "iterations": "iteration",
-    }
-)
+_MEANS = ("means", "behaviour_means", "improved_means")
+_VECTORS = ("states", "next_states", "actions", *_MEANS, "stds")
+_SCALARS = ("rewards", "advantages", "terminated", "episodes", "steps", "iterations")
+VECTORS: Mapping[str, str] = {name: name.removesuffix("s") for name in _VECTORS}
+SCALARS: Mapping[str, str] = {name: name.removesuffix("s") for name in _SCALARS}
 WHOLE = ("episodes", "steps", "iterations")
 """Columns of whole numbers."""
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,6 @@ Kind = Literal["sum", "attention", "sensitivity", "none"]
 `none`: memories take no part in the answer (the regressor); they are in order of distance.
 """
 
-_SHOWN, _WIDTHS = 8, (7, 7, 5, 9)
 _CONNECTION: dict[Kind, str] = {
     "sum": "is the sum of what {count:,} memories add, and rests on about {about} of them",
     "attention": "comes from a network whose attention rests on about {about} of {count:,} "
@@ -32,14 +32,62 @@ _CONNECTION: dict[Kind, str] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Explanation:
+class Readable(ABC):
+    """What explanations by memories and by lessons have in common: sentences and a short table."""
+
+    familiarity: float
+    headings: tuple[str, ...]
+    """What the cells of the table are."""
+    widths: ClassVar[tuple[int, ...]]
+    """Characters of all columns but the last, in a pipe."""
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """Say where the mean comes from."""
+
+    @abstractmethod
+    def table(self, count: int) -> list[tuple[str, ...]]:
+        """Return the first rows in words, under the headings."""
+
+    def familiarity_sentence(self) -> str:
+        """Say how much the state is like what is remembered."""
+        if np.isnan(self.familiarity):
+            return "familiarity is unknown: the memory holds a single episode"
+        if self.familiarity == 0.0:
+            return (
+                "familiarity 0 %: unlike anything remembered, farther from the memories than they "
+                "are from each other's episodes"
+            )
+        return (
+            f"familiarity {100 * self.familiarity:.0f} %: that share of the memories lies at least "
+            "as far from all other episodes"
+        )
+
+    def as_text_table(self, count: int = 8) -> str:
+        """Return the first rows as lines under headings."""
+        lines = []
+        for *cells, last in (self.headings, *self.table(count)):
+            aligned = (cell.rjust(width) for cell, width in zip(cells, self.widths, strict=True))
+            lines.append("  ".join([*aligned, last]))
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return "\n".join([self.sentence(), self.familiarity_sentence(), self.as_text_table()])
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.sentence()}>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation(Readable):
     """An action's mean and every memory's part in it, the largest weight first.
 
     If `exact`, `contributions` sum to `mean`. Otherwise they are weights times values where there
     is attention, and first derivatives times values where there is sensitivity. Means and actions
     are in policy units: the action range is [-1, 1].
     """
+
+    widths = (7, 7, 5, 9)
 
     observation: Array  # [d_s] raw
     mean: Array  # [d_a]
@@ -75,7 +123,7 @@ class Explanation:
         return self.kind == "sum"
 
     @property
-    def headings(self) -> tuple[str, ...]:
+    def headings(self) -> tuple[str, ...]:  # type: ignore[override]
         """What the cells of the table are."""
         change = "mu -> mu*  (what it adds)" if self.exact else "mu -> mu*"
         return ("share", "episode", "step", "advantage", change)
@@ -85,25 +133,6 @@ class Explanation:
         about = f"{self.effective_neighbours:.{0 if self.effective_neighbours >= 10 else 1}f}"
         said = _CONNECTION[self.kind].format(count=len(self.weights), about=about)
         return f"mean {vector(self.mean)} {said}"
-
-    def familiarity_sentence(self) -> str:
-        """How much the state is like what is remembered, in words."""
-        return familiarity_words(self.familiarity)
-
-    def __str__(self) -> str:
-        lines = [self.sentence(), self.familiarity_sentence(), self.as_text_table(_SHOWN)]
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return f"<Explanation: {self.sentence()}>"
-
-    def as_text_table(self, count: int) -> str:
-        """The first rows as lines under headings."""
-        lines = []
-        for *cells, change in (self.headings, *self.table(count)):
-            aligned = (cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
-            lines.append("  ".join([*aligned, change]))
-        return "\n".join(lines)
 
     def table(self, count: int) -> list[tuple[str, ...]]:
         """The first rows in words, under the headings."""
@@ -120,24 +149,9 @@ class Explanation:
         ]
 
     def _repr_html_(self) -> str:
-        from imel.explain.picture import drawing
+        from imel.explain.picture import draw_memories
 
-        return drawing(self)
-
-
-def familiarity_words(score: float) -> str:
-    """How much a state is like what is remembered, in words."""
-    if np.isnan(score):
-        return "familiarity is unknown: the memory holds a single episode"
-    if score == 0.0:
-        return (
-            "familiarity 0 %: unlike anything remembered, farther from the memories than they "
-            "are from each other's episodes"
-        )
-    return (
-        f"familiarity {100 * score:.0f} %: that share of the memories lies at least "
-        "as far from all other episodes"
-    )
+        return draw_memories(self)
 
 
 def vector(values: Array, longest: int = 6, digits: int = 2) -> str:

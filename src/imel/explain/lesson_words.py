@@ -7,30 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imel.explain.explanation import familiarity_words, vector
+from imel.explain.explanation import vector
 
 if TYPE_CHECKING:
     from imel.explain.lessons import LessonExplanation
 
 Array = NDArray[Any]
 
-_SHOWN, _DIMENSIONS = 8, 3
-_WIDTHS = (11, 15, 9, 7)
-HEADINGS = ("episode", "steps of run", "return", "share", "adds to the mean")
+_DIMENSIONS = 3
 _SAME = 0.05
 """Returns that differ by less than this share of the run's range have stayed as they were."""
-
-
-def text(why: LessonExplanation) -> str:
-    """Return sentence, familiarity, the first lessons and the most important state dimensions."""
-    return "\n".join(
-        [
-            why.sentence(),
-            familiarity_words(why.familiarity),
-            text_table(why, _SHOWN),
-            sensitivity_words(why),
-        ]
-    )
 
 
 def sentence(why: LessonExplanation) -> str:
@@ -84,7 +70,7 @@ def sensitivity_words(why: LessonExplanation) -> str:
 
 
 def table(why: LessonExplanation, count: int) -> list[tuple[str, ...]]:
-    """Return the cells of the first lessons, under `HEADINGS`.
+    """Return the cells of the first lessons.
 
     A share is what a lesson adds in the direction of the mean, of all that speaks for the mean.
     """
@@ -100,15 +86,6 @@ def table(why: LessonExplanation, count: int) -> list[tuple[str, ...]]:
         )
         for i in range(min(count, len(lessons)))
     ]
-
-
-def text_table(why: LessonExplanation, count: int) -> str:
-    """Return the first lessons as lines under headings."""
-    lines = []
-    for *cells, adds in (HEADINGS, *table(why, count)):
-        aligned = (cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True))
-        lines.append("  ".join([*aligned, adds]))
-    return "\n".join(lines)
 
 
 def episode_words(first: int, count: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from imel.errors import ImelError
 from imel.explain import lesson_words
+from imel.explain.explanation import Readable
 from imel.explain.familiarity import familiarity_of
 from imel.names import DimensionNames
 from imel.policy import RidgePolicy
@@ -83,13 +84,18 @@ class Making:
     means: Array  # [L, d_a] the sum of all lessons so far; the last row is the mean
 
 
-@dataclass(frozen=True, eq=False)
-class LessonExplanation:
+@dataclass(frozen=True, eq=False, repr=False)
+class LessonExplanation(Readable):
     """An action's mean and every lesson's part in it: `lessons.contributions` sum to `mean`.
 
     It explains the deterministic policy. Means and actions are in policy units: the action range is
     [-1, 1].
     """
+
+    kind: ClassVar = "lessons"
+    exact: ClassVar = True
+    headings = ("episode", "steps of run", "return", "share", "adds to the mean")
+    widths = (11, 15, 9, 7)
 
     observation: Array  # [d_s] raw
     mean: Array  # [d_a]
@@ -157,16 +163,21 @@ class LessonExplanation:
         """Where the mean comes from, in words."""
         return lesson_words.sentence(self)
 
-    def __str__(self) -> str:
-        return lesson_words.text(self)
+    def sensitivity_sentence(self) -> str:
+        """Name the state dimensions that the mean changes most with."""
+        return lesson_words.sensitivity_words(self)
 
-    def __repr__(self) -> str:
-        return f"<LessonExplanation: {self.sentence()}>"
+    def table(self, count: int) -> list[tuple[str, ...]]:
+        """Return the first lessons in words, under the headings."""
+        return lesson_words.table(self, count)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}\n{self.sensitivity_sentence()}"
 
     def _repr_html_(self) -> str:
-        from imel.explain.lesson_picture import drawing
+        from imel.explain.picture import draw_lessons
 
-        return drawing(self)
+        return draw_lessons(self)
 
 
 def explain_lessons(

@@ -129,3 +129,36 @@ def _mask(rows: NDArray[Any], count: int) -> NDArray[np.bool_]:
     mask = np.zeros(count, dtype=bool)
     mask[rows] = True
     return mask
+
+
+# --- how much each lesson matters to the policy as a whole, and which to take back ---
+
+
+def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
+    """Return what each lesson adds to the action, as a root mean square over remembered states.
+
+        size_e = sqrt(mean_i |phi_i^T theta_e|^2) = sqrt(tr(theta_e^T (Phi^T Phi / N) theta_e))
+
+    In the order of the ledger, for the deterministic policy.
+    """  # [L]
+    if not len(policy.memory):
+        raise ImelError("the policy remembers no states on which to compare lessons")
+    gram = (policy.design.gram / len(policy.memory)).float()
+    averaged = policy.lessons.column("averaged")
+    with torch.no_grad():
+        squares = ((gram @ averaged) * averaged).sum(dim=(1, 2))
+    sizes: NDArray[Any] = squares.clamp_min(0.0).sqrt().cpu().numpy()
+    return sizes
+
+
+def largest_lessons(policy: RidgePolicy, count: int) -> NDArray[Any]:
+    """Return the episodes of the largest lessons."""
+    order = np.argsort(-lesson_sizes(policy), kind="stable")
+    episodes: NDArray[Any] = policy.lessons.column("episodes").cpu().numpy()[order[:count]]
+    return episodes
+
+
+def random_lessons(policy: RidgePolicy, count: int, seed: int) -> NDArray[Any]:
+    """Return the episodes of as many lessons drawn at random."""
+    episodes: NDArray[Any] = policy.lessons.column("episodes").cpu().numpy()
+    return np.random.default_rng(seed).permutation(episodes)[:count]

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explorer.insight import Answer, Insight
-from imel.pictures.curve import read_curve, running_trend
+from imel.pictures.curve import read_curve
+from imel.pictures.nearby import episode_trend
 from imel.runs import layout
 
 Array = NDArray[Any]
@@ -98,7 +99,7 @@ def describe_curve(folder: Path) -> dict[str, Any] | None:
     curve = read_curve(monitor, folder / layout.EVALUATION, "")
     if not len(curve.returns):
         return None
-    trend = running_trend(curve)
+    trend = episode_trend(curve.steps, curve.returns)
     shown = np.unique(np.linspace(0, len(curve.returns) - 1, _DOTS).astype(int))
     evaluation = curve.evaluation
     return {

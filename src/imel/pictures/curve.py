@@ -13,11 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from imel.errors import ImelError
-from imel.pictures.nearby import Array, Summary, summarise_near
+from imel.pictures.nearby import Array, draw_episodes, quiet_axes
 
 _COLOUR, _EVALUATION = "#2166ac", "#d6604d"
-_PLACES, _REACH = 200, 0.04
-"""Where the running mean is taken, and over which share of the steps to either side."""
 
 
 @dataclass(frozen=True)
@@ -58,12 +56,6 @@ def read_curve(monitor: Path, evaluation: Path, title: str) -> LearningCurve:
     return LearningCurve(title, steps, returns, _read_evaluation(evaluation))
 
 
-def running_trend(curve: LearningCurve) -> Summary:
-    """Return the mean and the 20-80 percentile band of episodes near the same steps."""
-    places = np.linspace(curve.steps.min(), curve.steps.max(), _PLACES)
-    return summarise_near(curve.steps, curve.returns, places, _REACH, (20.0, 80.0))
-
-
 def curve_figure(curve: LearningCurve) -> Figure:
     """Draw episodes as dots, their trend as a line with a band, the evaluation as a marker."""
     figure = Figure(figsize=(8, 5.4), layout="constrained")
@@ -72,10 +64,12 @@ def curve_figure(curve: LearningCurve) -> Figure:
     axes.set_xlabel("environment steps")
     axes.set_ylabel("episode return")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    quiet_axes(axes)
     if len(curve.returns):
-        _draw_episodes(axes, curve)
+        label = "training episodes (stochastic)"
+        trend = draw_episodes(axes, curve.steps, curve.returns, _COLOUR, label)
+        band = trend.places, trend.low, trend.high
+        axes.fill_between(*band, color=_COLOUR, alpha=0.2, linewidth=0, label="20–80 %")
     else:
         axes.text(0.5, 0.5, "no episode has ended", transform=axes.transAxes, ha="center")
     if curve.evaluation is not None:
@@ -85,25 +79,6 @@ def curve_figure(curve: LearningCurve) -> Figure:
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside lower center", ncols=2, fontsize=9)
     return figure
-
-
-def _draw_episodes(axes: Axes, curve: LearningCurve) -> None:
-    crowd = min(1.0, 300 / len(curve.returns))
-    axes.scatter(
-        curve.steps,
-        curve.returns,
-        s=6 + 8 * crowd,
-        color=_COLOUR,
-        alpha=0.12 + 0.25 * crowd,
-        linewidths=0,
-        rasterized=True,
-        label="training episodes (stochastic)",
-    )
-    trend = running_trend(curve)
-    axes.fill_between(
-        trend.places, trend.low, trend.high, color=_COLOUR, alpha=0.2, linewidth=0, label="20–80 %"
-    )
-    axes.plot(trend.places, trend.mean, color=_COLOUR, linewidth=2, label="running mean")
 
 
 def _draw_evaluation(axes: Axes, evaluation: Evaluation) -> None:

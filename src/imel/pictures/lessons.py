@@ -14,12 +14,11 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, PercentFormatter
 from numpy.typing import NDArray
 
-from imel.pictures.nearby import summarise_near
+from imel.pictures.nearby import draw_episodes, quiet_axes
 
 Array = NDArray[Any]
 
 _CURVE, _LESSON, _LARGEST, _RANDOM = "#2166ac", "#8a8a8a", "#d6604d", "#2166ac"
-_PLACES, _REACH = 200, 0.04
 _MARKED, _CROWDED = 5, 0.05
 """Lessons marked; a label is on the left if another one follows within this share of the run."""
 
@@ -57,8 +56,7 @@ def lessons_figure(history: LessonHistory) -> Figure:
     _draw_returns(above, history, largest)
     _draw_sizes(below, history, largest)
     for axes in (above, below):
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+        quiet_axes(axes)
     below.xaxis.set_major_formatter(EngFormatter(sep=""))
     below.set_xlabel("environment steps")
     below.set_xlim(0.0, 1.02 * float(history.ends.max()))
@@ -78,20 +76,8 @@ def spread(ends: Array) -> Array:
 
 
 def _draw_returns(axes: Axes, history: LessonHistory, largest: Array) -> None:
-    crowd = min(1.0, 300 / len(history.returns))
     ends = spread(history.ends)
-    axes.scatter(
-        ends,
-        history.returns,
-        s=6 + 8 * crowd,
-        color=_CURVE,
-        alpha=0.15 + 0.3 * crowd,
-        linewidths=0,
-        label="episodes",
-    )
-    places = np.linspace(ends.min(), ends.max(), _PLACES)
-    trend = summarise_near(ends, history.returns, places, _REACH, (20.0, 80.0))
-    axes.plot(trend.places, trend.mean, color=_CURVE, linewidth=2, label="running mean")
+    draw_episodes(axes, ends, history.returns, _CURVE, "episodes")
     axes.scatter(
         ends[largest],
         history.returns[largest],
@@ -157,7 +143,6 @@ def deletion_figure(title: str, whole: Array, deletions: Sequence[Deletion]) -> 
     axes.set_ylabel("deterministic return (mean, standard error)")
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     axes.set_xticks(shares)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    quiet_axes(axes)
     axes.legend(fontsize=9)
     return figure

@@ -1,14 +1,17 @@
-"""Running summaries: what values are like around places on an axis. Used by both pictures."""
+"""Running summaries of values along an axis, and episodes drawn with theirs."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+_PLACES, _REACH = 200, 0.04
+"""Where the trend of episodes is taken, and over which share of the steps to either side."""
 _FEWEST = 10
 """Values a summary rests on at least, if there are so many."""
 
@@ -48,3 +51,33 @@ def summarise_near(
         rows[i] = weights @ values, *np.interp(np.array(band) / 100.0, quantiles, values)
     mean, low, high = rows.T
     return Summary(places, mean, low, high)
+
+
+def episode_trend(steps: Array, returns: Array) -> Summary:
+    """Return the mean and the 20-80 percentile band of episodes near the same steps."""
+    places = np.linspace(steps.min(), steps.max(), _PLACES)
+    return summarise_near(steps, returns, places, _REACH, (20.0, 80.0))
+
+
+def draw_episodes(axes: Axes, steps: Array, returns: Array, colour: str, label: str) -> Summary:
+    """Draw episodes as dots, fainter where there are many, and their mean as a line."""
+    crowd = min(1.0, 300 / len(returns))
+    axes.scatter(
+        steps,
+        returns,
+        s=6 + 8 * crowd,
+        color=colour,
+        alpha=0.12 + 0.25 * crowd,
+        linewidths=0,
+        rasterized=True,
+        label=label,
+    )
+    trend = episode_trend(steps, returns)
+    axes.plot(trend.places, trend.mean, color=colour, linewidth=2, label="running mean")
+    return trend
+
+
+def quiet_axes(axes: Axes) -> None:
+    """Draw a faint grid, and no frame above and on the right."""
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)

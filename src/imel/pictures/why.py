@@ -21,6 +21,7 @@ from imel.playing import Environment, make_environment, play
 from imel.policy import ImelPolicy
 
 Array = NDArray[Any]
+Why = Explanation | LessonExplanation
 Frame = tuple[str, Array | None]
 """A title, and pixels [height, width, 3], or None where nothing can be drawn."""
 
@@ -38,8 +39,8 @@ class Chosen:
 
     name: str  # why this step
     step: int
-    why: Explanation | LessonExplanation
-    otherwise: Explanation | LessonExplanation | None  # without some episodes
+    why: Why
+    otherwise: Why | None  # without some episodes
 
 
 def draw_frames(
@@ -84,7 +85,7 @@ def _played_frames(
     return frames
 
 
-def _pictured(policy: ImelPolicy, why: Explanation | LessonExplanation) -> list[tuple[str, Array]]:
+def _pictured(policy: ImelPolicy, why: Why) -> list[tuple[str, Array]]:
     """Return titles and states of the first memories, or of lessons that are still remembered."""
     found: list[tuple[str, Array]] = []
     if isinstance(why, Explanation):
