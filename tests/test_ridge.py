@@ -87,7 +87,7 @@ def test_gram_matrix_is_bit_for_bit_what_it_is_computed_afresh() -> None:
     memory, design = Memory(50, STATE_DIM, ACTION_DIM), Design(phi, normaliser)
     for iteration, count in enumerate((20, 15, 10, 25, 20, 5)):
         memory.add(rows(count, 10 * iteration, iteration), iteration)
-        design.update(memory)
+        design.update(memory, past)
         afresh = Design(phi, normaliser)
         afresh.update(memory)
         assert torch.equal(design.gram, afresh.gram)
@@ -100,7 +100,7 @@ def test_gram_matrix_is_bit_for_bit_what_it_is_computed_afresh() -> None:
 
 def test_design_notices_rows_that_were_forgotten_within_a_rollout() -> None:
     policy = filled()
-    policy.design.update(policy.memory)
+    policy.design.update(policy.memory, policy.past)
     policy.memory.forget_episodes(torch.tensor([0, 5, 6]))
     policy.invalidate()
     features = policy.features(policy.normaliser(policy.memory.column("states")))

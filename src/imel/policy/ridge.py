@@ -19,6 +19,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from imel.lessons import Lessons
+from imel.memory import PastStates
 from imel.policy.base import ImelPolicy
 from imel.ridge import Design, RandomFeatures
 from imel.settings import RidgeSettings
@@ -67,6 +68,7 @@ class RidgePolicy(ImelPolicy):
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("averaged", torch.zeros(shape, dtype=torch.float64))
         self.lessons = Lessons(*shape)
+        self.past = PastStates(self.state_dim)
 
     @classmethod
     def settings_arguments(cls, settings: RidgeSettings) -> dict[str, Any]:
@@ -78,7 +80,7 @@ class RidgePolicy(ImelPolicy):
         """The features of what is remembered."""
         if "design" not in self.cache:
             self.cache["design"] = Design(self.features, self.normaliser)
-            self.design.update(self.memory)
+            self.design.update(self.memory, self.past)
         design: Design = self.cache["design"]
         return design
 
@@ -136,17 +138,18 @@ class RidgePolicy(ImelPolicy):
     def refresh_normaliser(self) -> None:
         """Normalise states by all seen so far, and carry the coefficients over.
 
-        By regression means stay as they are at remembered states:
+        By regression means stay as they are at remembered and past states:
 
             theta' = (Phi'^T Phi' + lambda D)^{-1} Phi'^T Phi theta
         """
-        self.design.update(self.memory)
-        before = self.design.features
+        self.design.update(self.memory, self.past)
+        before = torch.cat([self.design.features, self.design.past])
         self.normaliser.refresh()
         self.invalidate()
         if not self.coefficients.any():
             return
-        products = self.design.features.double().T @ before.double()
+        after = torch.cat([self.design.features, self.design.past])
+        products = after.double().T @ before.double()
         matrix = self.design.inverse(_FAITHFUL) @ products
         self.coefficients.copy_(matrix @ self.coefficients)
         self.averaged.copy_(matrix @ self.averaged)

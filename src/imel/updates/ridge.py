@@ -100,6 +100,7 @@ class RidgeUpdate:
         policy, memory = self.policy, self.policy.memory
         rows = rollout.rows(policy.device)
         memory.add(rows, model.iteration)
+        policy.past.add(rows["states"], model.generator)
         policy.normaliser.update(rows["states"])
         model.return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
         seen = model.num_timesteps
@@ -109,7 +110,7 @@ class RidgeUpdate:
         if count & (count - 1) == 0:
             policy.refresh_normaliser()
         else:
-            policy.design.update(memory)
+            policy.design.update(memory, policy.past)
 
     def _advantages(self, model: Learner, ratios: Tensor) -> Tensor:
         """Return advantages by the present policy in deviations of the return; fit the critic."""
