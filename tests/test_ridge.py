@@ -13,7 +13,7 @@ from torch import Tensor
 
 from imel import IMeL, RidgePolicy
 from imel.improvement import improved_means, shift_kls
-from imel.memory import Memory
+from imel.memory import Memory, PastStates
 from imel.normaliser import Normaliser
 from imel.ridge import Design, RandomFeatures
 from small import BATCH, LogBook, small_model
@@ -85,15 +85,18 @@ def test_features_are_a_constant_the_state_and_bounded_waves_of_it() -> None:
 def test_gram_matrix_is_bit_for_bit_what_it_is_computed_afresh() -> None:
     phi, normaliser = RandomFeatures(STATE_DIM, 12), Normaliser(STATE_DIM)
     memory, design = Memory(50, STATE_DIM, ACTION_DIM), Design(phi, normaliser)
+    past, generator = PastStates(STATE_DIM, rollouts=3, each=4), torch.Generator().manual_seed(0)
     for iteration, count in enumerate((20, 15, 10, 25, 20, 5)):
         memory.add(rows(count, 10 * iteration, iteration), iteration)
+        past.add(memory.column("states")[-count:], generator)
         design.update(memory, past)
         afresh = Design(phi, normaliser)
-        afresh.update(memory)
+        afresh.update(memory, past)
         assert torch.equal(design.gram, afresh.gram)
         assert torch.equal(design.features, afresh.features)
 
-        features = phi(normaliser(memory.column("states"))).double()
+        seen = torch.cat([memory.column("states"), past()])
+        features = phi(normaliser(seen)).double()
         torch.testing.assert_close(design.gram, features.T @ features, rtol=1e-12, atol=1e-12)
     assert len(memory) < 95, "some rollouts were forgotten"
 

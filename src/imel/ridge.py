@@ -92,9 +92,9 @@ class Design:
             blocks[key] = self._blocks.get(key) or self._block(states[rows])
         self._blocks = blocks
         self.features = torch.cat([block.features for block in blocks.values()])
-        self.past = self._phi(self._normaliser(past()))
-        gram = torch.stack([block.gram for block in blocks.values()]).sum(dim=0)
-        self.gram = gram + (self.past.T @ self.past).double()
+        block = self._block(past())
+        self.past = block.features
+        self.gram = block.gram + torch.stack([each.gram for each in blocks.values()]).sum(dim=0)
 
     def _block(self, states: Tensor) -> _Block:
         features = self._phi(self._normaliser(states))
