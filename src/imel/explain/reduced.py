@@ -143,7 +143,8 @@ def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
     """  # [L]
     if not len(policy.memory):
         raise ImelError("the policy remembers no states on which to compare lessons")
-    gram = (policy.design.gram / len(policy.memory)).float()
+    features = policy.design.features
+    gram = features.T @ features / len(features)
     averaged = policy.lessons.column("averaged")
     with torch.no_grad():
         squares = ((gram @ averaged) * averaged).sum(dim=(1, 2))
