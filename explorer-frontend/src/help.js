@@ -22,7 +22,7 @@ const KEYS = [
 const READING = [
   "Every point of the map is a memory: a state, what the policy did there (μ), and what it should rather have done (μ*).",
   "The amber rings are the memories that make the action at this step, each as large as its share. The cross is the state itself, the line its episode.",
-  "With MKI the action's mean is the sum of what the memories add: nothing else goes into it. A share may be negative where the policy follows trends.",
+  "With MKI the action's mean is the sum of what the memories add: nothing else goes into it.",
   "Forget some, and the action changes at once. Files are never changed.",
   "μ and μ* are in policy units: −1 to 1 is the environment's action range.",
 ];

@@ -46,9 +46,7 @@ class RandomFeatures(nn.Module):
         features[:, 0] = 1.0
         linear = features[:, 1 : inputs + 1]
         linear.copy_(states).clamp_(-_REACH, _REACH)
-        waves = torch.addmm(self.offsets, linear, self.directions)
-        torch.tanh(waves, out=waves)
-        features[:, inputs + 1 :] = waves
+        features[:, inputs + 1 :] = torch.addmm(self.offsets, linear, self.directions).tanh_()
         return features
 
     def gradient(self, states: Tensor, coefficients: Tensor) -> Tensor:

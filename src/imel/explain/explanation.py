@@ -14,7 +14,7 @@ Array = NDArray[Any]
 Kind = Literal["sum", "attention", "sensitivity", "none"]
 """What a memory's weight is.
 
-`sum`: its share in the answer, or in the anchor of one; the answer is the sum of all contributions
+`sum`: its share in the answer; the answer is the sum of all contributions
 (MKI, nearest neighbours).
 `attention`: how much the network looked at it; what it made of that is not a sum.
 `sensitivity`: how much the answer would move with its value, as a share of all such movements.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-_DEFAULT = "the parts of the former default that made no difference were removed"
+_DEFAULT = "it was a part of the former default, which is gone"
 
 GONE: dict[str, str] = {
-    "update": "each policy has one update: RidgePolicy the anchored one, the others the paper's",
+    "update": "each policy has one update: RidgePolicy its own, the others the paper's",
     "preset": "each policy has one set of defaults",
     "critic_batch_size": "it is called batch_size",
     "improved_size": _DEFAULT,
