@@ -74,7 +74,7 @@ def test_a_lesson_is_the_effect_of_its_episodes_coefficients(
     features = policy.features(policy.normaliser(torch.from_numpy(STATES[3:4])))
     for i in (0, 5):
         row = policy.lessons.column("episodes").tolist().index(why.lessons.episodes[i])
-        expected = features @ policy.lessons.column("averaged")[row]
+        expected = features @ policy.lessons.column("coefficients")[row]
         np.testing.assert_allclose(why.lessons.contributions[i], expected[0].numpy(), atol=1e-6)
         assert why.lessons.steps[i].tolist() == [
             int(policy.lessons.starts[row]),
@@ -268,7 +268,7 @@ def test_without_lessons_the_policy_lacks_what_they_added(model: IMeL) -> None:
     before = answers(model)
     reduced = model.policy_without(lessons=taken)
 
-    mean = reduced.decide(torch.from_numpy(STATES[:1]))[0].numpy()[0]
+    mean = reduced.act(torch.from_numpy(STATES[:1]))[0].numpy()[0]
     np.testing.assert_allclose(
         why.mean - mean, why.lessons.contributions[:3].sum(axis=0), atol=1e-5
     )
@@ -290,9 +290,9 @@ def test_the_exploring_policy_lacks_them_as_well(policy: RidgePolicy) -> None:
 
 def test_without_all_lessons_nothing_is_left(policy: RidgePolicy) -> None:
     nothing = policy_without(policy, lessons=policy.lessons.column("episodes").tolist())
-    assert policy.decide(torch.from_numpy(STATES))[0].abs().max() > 0.05
+    assert policy.act(torch.from_numpy(STATES))[0].abs().max() > 0.05
     for means in (
-        nothing.decide(torch.from_numpy(STATES))[0],
+        nothing.act(torch.from_numpy(STATES))[0],
         nothing.act(torch.from_numpy(STATES))[0],
     ):
         assert means.abs().max() < 1e-5

@@ -42,7 +42,6 @@ class Twin:
     def __init__(self) -> None:
         self.lessons = Lessons(WIDTH, ACTIONS)
         self.coefficients = torch.zeros(WIDTH, ACTIONS, dtype=torch.float64)
-        self.averaged = self.coefficients.clone()
         self.known = self.transitions = self.steps = 0
         self.generator = torch.Generator().manual_seed(0)
 
@@ -60,15 +59,11 @@ class Twin:
         self.lessons.teach(chosen, parts)
         self.coefficients += parts.double().sum(dim=0)
 
-    def average(self, percent: int) -> None:
-        self.lessons.average(percent / 100)
-        self.averaged.lerp_(self.coefficients, percent / 100)
-
     def transform(self, percent: int) -> None:
         noise = torch.randn(WIDTH, WIDTH, generator=self.generator, dtype=torch.float64)
         matrix = torch.eye(WIDTH) + percent / 300 * noise
         self.lessons.transform(matrix)
-        self.coefficients, self.averaged = matrix @ self.coefficients, matrix @ self.averaged
+        self.coefficients = matrix @ self.coefficients
 
     def merge(self, _: int) -> None:
         if len(self.lessons) >= 4:
@@ -76,9 +71,7 @@ class Twin:
 
 
 operations = st.lists(
-    st.tuples(
-        st.sampled_from(["attend", "teach", "average", "transform", "merge"]), st.integers(1, 40)
-    ),
+    st.tuples(st.sampled_from(["attend", "teach", "transform", "merge"]), st.integers(1, 40)),
     min_size=1,
     max_size=25,
 )
@@ -94,10 +87,9 @@ def test_the_sum_over_lessons_goes_through_whatever_the_coefficients_go_through(
         for name, number in sequence:
             getattr(twin, name)(number)
     lessons = twin.lessons
-    for name, expected in (("coefficients", twin.coefficients), ("averaged", twin.averaged)):
-        column = lessons.column(name).double()
-        scale = max(1.0, float(column.abs().sum()))
-        torch.testing.assert_close(column.sum(dim=0), expected, rtol=0, atol=1e-6 * scale)
+    column = lessons.column("coefficients").double()
+    scale = max(1.0, float(column.abs().sum()))
+    torch.testing.assert_close(column.sum(dim=0), twin.coefficients, rtol=0, atol=1e-6 * scale)
     assert int(lessons.column("counts").sum()) == twin.known
     assert int(lessons.column("lengths").sum()) == twin.transitions
     assert float(lessons.column("returns").sum()) == twin.transitions
@@ -136,8 +128,8 @@ def test_a_period_has_the_steps_returns_and_lengths_of_all_its_episodes() -> Non
 def error_of_the_sum(policy: RidgePolicy) -> float:
     states = torch.from_numpy(STATES)
     features = policy.features(policy.normaliser(states))
-    added = torch.einsum("tp,lpa->ta", features, policy.lessons.column("averaged"))
-    return float((added - policy.decide(states)[0]).abs().max())
+    added = torch.einsum("tp,lpa->ta", features, policy.lessons.column("coefficients"))
+    return float((added - policy.act(states)[0]).abs().max())
 
 
 def policy_of(model: IMeL) -> RidgePolicy:
@@ -188,10 +180,10 @@ def test_the_gradient_of_features_is_that_of_finite_differences() -> None:
     states[0, 0] = 9.0  # clipped: nothing changes there
 
     def mean(at: Tensor) -> Tensor:
-        means: Tensor = policy.features(at) @ policy.averaged
+        means: Tensor = policy.features(at) @ policy.coefficients
         return means
 
-    found = policy.features.gradient(states, policy.averaged)
+    found = policy.features.gradient(states, policy.coefficients)
     for dimension in range(2):
         step = torch.zeros(2, dtype=torch.float64)
         step[dimension] = 1e-5

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from imel.memory import Memory, PastStates
+from imel.memory import Memory
 from small import BATCH, small_model
 
 CAPACITY = 20
@@ -222,30 +221,3 @@ def test_a_longer_run_takes_no_more_memory() -> None:
     for _ in range(4):  # the memory is full after two rollouts
         model.learn(2 * BATCH, reset_num_timesteps=False)
         assert held() == before
-
-
-# --- the sample of past states ---
-
-
-def test_past_states_are_a_uniform_sample_of_all_rollouts() -> None:
-    generator = torch.Generator().manual_seed(0)
-    kept: list[float] = []
-    for _ in range(300):
-        past = PastStates(1, rollouts=4, each=2)
-        for rollout in range(20):
-            past.add(torch.full((5, 1), float(rollout)), generator)
-        assert past().shape == (8, 1)
-        kept += past()[::2, 0].tolist()
-    counts = np.bincount(np.array(kept, dtype=int), minlength=20)
-    # 1200 rollouts kept, 60 of each expected; five deviations of a binomial are 37
-    assert counts.min() > 23
-    assert counts.max() < 97
-
-
-def test_past_states_belong_to_the_rollouts_seen_so_far() -> None:
-    past, generator = PastStates(2, rollouts=3, each=4), torch.Generator().manual_seed(0)
-    assert past().shape == (0, 2)
-    states = torch.randn(6, 2)
-    past.add(states, generator)
-    assert past().shape == (4, 2)
-    assert all(bool((states == row).all(dim=1).any()) for row in past())

@@ -143,16 +143,14 @@ def test_the_context_is_the_memory_in_normalised_states(kind: str) -> None:
     assert torch.equal(context.values, policy.memory.column("improved_means"))
 
 
-def test_ridge_explores_with_its_coefficients_and_decides_with_their_average() -> None:
+def test_the_mean_of_ridge_is_linear_in_its_features() -> None:
     policy = small_model().learn(3 * BATCH).policy
     assert isinstance(policy, RidgePolicy)
     states = torch.from_numpy(STATES)
     features = policy.features(policy.normaliser(states))
 
     torch.testing.assert_close(policy.act(states)[0], features @ policy.coefficients.float())
-    torch.testing.assert_close(policy.decide(states)[0], features @ policy.averaged.float())
-    assert not torch.allclose(policy.act(states)[0], policy.decide(states)[0])
-    decided = policy.to_environment(policy.decide(states)[0].numpy())
+    decided = policy.to_environment(policy.act(states)[0].numpy())
     np.testing.assert_allclose(answers(policy), decided, rtol=1e-6, atol=1e-6)
 
 

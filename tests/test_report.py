@@ -26,7 +26,6 @@ from imel.pictures.nearby import episode_trend, summarise_near
 from imel.pictures.plane import policy_surface, state_plane
 from imel.pictures.surface import PolicySurface, surface_figure
 from imel.policy import MkiPolicy
-from small import small_model
 
 # --- running summaries ---
 
@@ -282,8 +281,8 @@ def test_a_state_of_two_dimensions_is_its_own_plane(generator: torch.Generator) 
     assert_array_equal(surface.old_means, np.zeros(200))
     assert_allclose(surface.improved_means, policy.memory.column("improved_means")[:, 0].numpy())
     corner = torch.tensor([[surface.x[7], surface.y[2]]], dtype=torch.float32)
-    assert_allclose(surface.means[2, 7], policy.decide(corner)[0].item(), rtol=1e-4, atol=1e-6)
-    assert_allclose(surface.policy_means, policy.decide(states)[0][:, 0].numpy(), rtol=1e-5)
+    assert_allclose(surface.means[2, 7], policy.act(corner)[0].item(), rtol=1e-4, atol=1e-6)
+    assert_allclose(surface.policy_means, policy.act(states)[0][:, 0].numpy(), rtol=1e-5)
 
 
 def test_a_larger_state_is_drawn_over_its_first_two_principal_components(
@@ -310,7 +309,7 @@ def test_a_larger_state_is_drawn_over_its_first_two_principal_components(
         plane.directions
     )
     raw = policy.normaliser.inverse(point)[None]
-    assert_allclose(surface.means[60, 30], policy.decide(raw)[0].item(), rtol=1e-3, atol=1e-5)
+    assert_allclose(surface.means[60, 30], policy.act(raw)[0].item(), rtol=1e-3, atol=1e-5)
 
 
 def test_a_state_of_one_dimension_can_be_drawn_too(generator: torch.Generator) -> None:
@@ -339,15 +338,6 @@ def test_the_action_that_varies_most_in_memory_is_shown_unless_another_is_chosen
         policy_surface(policy, "run", action=3)
 
 
-def test_a_surface_is_that_of_the_deterministic_policy() -> None:
-    policy = small_model().learn(192).policy
-    states = policy.memory.column("states")
-    surface = policy_surface(policy, "")
-    decided, explored = (ask(states)[0][:, 0].numpy() for ask in (policy.decide, policy.act))
-    assert_allclose(surface.policy_means, decided, atol=1e-5)
-    assert np.abs(surface.policy_means - explored).max() > 1e-3
-
-
 def test_states_are_asked_in_chunks_and_put_together_in_order(
     generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -359,7 +349,7 @@ def test_states_are_asked_in_chunks_and_put_together_in_order(
         sizes.append(len(chunk))
         return chunk[:, :1], chunk[:, 1:]
 
-    monkeypatch.setattr(policy, "_decide", act)
+    monkeypatch.setattr(policy, "_act", act)
     monkeypatch.setattr("imel.pictures.plane._CHUNK", 77)
     surface = policy_surface(policy, "")
     assert max(sizes) == 77

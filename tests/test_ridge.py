@@ -13,7 +13,7 @@ from torch import Tensor
 
 from imel import IMeL, RidgePolicy
 from imel.improvement import improved_means, shift_kls
-from imel.memory import Memory, PastStates
+from imel.memory import Memory
 from imel.normaliser import Normaliser
 from imel.ridge import Design, RandomFeatures
 from small import BATCH, LogBook, small_model
@@ -58,7 +58,7 @@ def filled(memory_size: int = 60, features: int = 16, penalty: float = 1.0) -> R
     policy.lessons.attend(memory.column("episodes"), memory.column("rewards"), 0, 60)
     generator = torch.Generator().manual_seed(9)
     shape = (12, *policy.coefficients.shape)
-    policy.move(torch.arange(12), 0.1 * torch.randn(shape, generator=generator), 1.0, 0.5)
+    policy.move(torch.arange(12), 0.1 * torch.randn(shape, generator=generator), 1.0)
     return policy
 
 
@@ -85,25 +85,22 @@ def test_features_are_a_constant_the_state_and_bounded_waves_of_it() -> None:
 def test_gram_matrix_is_bit_for_bit_what_it_is_computed_afresh() -> None:
     phi, normaliser = RandomFeatures(STATE_DIM, 12), Normaliser(STATE_DIM)
     memory, design = Memory(50, STATE_DIM, ACTION_DIM), Design(phi, normaliser)
-    past, generator = PastStates(STATE_DIM, rollouts=3, each=4), torch.Generator().manual_seed(0)
     for iteration, count in enumerate((20, 15, 10, 25, 20, 5)):
         memory.add(rows(count, 10 * iteration, iteration), iteration)
-        past.add(memory.column("states")[-count:], generator)
-        design.update(memory, past)
+        design.update(memory)
         afresh = Design(phi, normaliser)
-        afresh.update(memory, past)
+        afresh.update(memory)
         assert torch.equal(design.gram, afresh.gram)
         assert torch.equal(design.features, afresh.features)
 
-        seen = torch.cat([memory.column("states"), past()])
-        features = phi(normaliser(seen)).double()
+        features = phi(normaliser(memory.column("states"))).double()
         torch.testing.assert_close(design.gram, features.T @ features, rtol=1e-12, atol=1e-12)
     assert len(memory) < 95, "some rollouts were forgotten"
 
 
 def test_design_notices_rows_that_were_forgotten_within_a_rollout() -> None:
     policy = filled()
-    policy.design.update(policy.memory, policy.past)
+    policy.design.update(policy.memory)
     policy.memory.forget_episodes(torch.tensor([0, 5, 6]))
     policy.invalidate()
     features = policy.features(policy.normaliser(policy.memory.column("states")))
@@ -186,17 +183,15 @@ def test_parts_of_a_step_are_what_each_episode_asks_for_and_sum_to_the_step() ->
         torch.testing.assert_close(others.sum(dim=0), part, rtol=1e-5, atol=1e-6)
 
 
-def test_a_step_moves_the_coefficients_by_its_scale_and_the_average_at_its_rate() -> None:
+def test_a_step_moves_the_coefficients_by_its_scale() -> None:
     policy = filled()
-    before, averaged = policy.coefficients.clone(), policy.averaged.clone()
+    before = policy.coefficients.clone()
     parts = torch.randn(2, *before.shape)
 
-    policy.move(torch.tensor([3, 7]), parts, scale=0.3, rate=0.25)
+    policy.move(torch.tensor([3, 7]), parts, scale=0.3)
 
     after = before + 0.3 * parts.double().sum(dim=0)
     torch.testing.assert_close(policy.coefficients, after, rtol=1e-6, atol=1e-6)
-    expected = 0.75 * averaged + 0.25 * policy.coefficients
-    torch.testing.assert_close(policy.averaged, expected)
 
 
 # --- the normaliser ---
@@ -213,15 +208,14 @@ def test_refreshing_the_normaliser_keeps_the_means_at_remembered_states() -> Non
     policy = drifted()
     states = policy.memory.column("states")
     centre = policy.normaliser.centre.clone()
-    acted, decided = policy.act(states)[0], policy.decide(states)[0]
+    before = policy.act(states)[0]
 
     policy.refresh_normaliser()
 
     assert not torch.allclose(centre, policy.normaliser.centre)
     # Features are no longer the same: a residual is left, of 0.05 to 0.7 % in runs and here
-    for before, after in ((acted, policy.act(states)[0]), (decided, policy.decide(states)[0])):
-        residual = (after - before).square().mean().sqrt()
-        assert float(residual) < 0.01 * float(before.std())
+    residual = (policy.act(states)[0] - before).square().mean().sqrt()
+    assert float(residual) < 0.01 * float(before.std())
 
 
 def test_refreshing_the_normaliser_maps_lessons_like_the_coefficients() -> None:
@@ -232,11 +226,10 @@ def test_refreshing_the_normaliser_maps_lessons_like_the_coefficients() -> None:
 
 
 def assert_sums(policy: RidgePolicy) -> None:
-    """The lessons add up to both policies, to single precision."""
-    for name in ("coefficients", "averaged"):
-        total = policy.get_buffer(name)
-        lessons = policy.lessons.column(name).double().sum(dim=0)
-        assert float((lessons - total).norm()) < 1e-4 * float(total.norm())
+    """The lessons add up to the policy, to single precision."""
+    total = policy.coefficients
+    lessons = policy.lessons.column("coefficients").double().sum(dim=0)
+    assert float((lessons - total).norm()) < 1e-4 * float(total.norm())
 
 
 # --- in a run ---

@@ -171,7 +171,7 @@ def test_each_frame_is_the_policy_of_its_checkpoint_on_the_same_plane(run_dir: P
         np.testing.assert_array_equal(surface.y, surfaces[-1].y)
     first = policy_after(run_dir, 1)
     corner = torch.tensor([[surfaces[0].x[3], surfaces[0].y[5]]], dtype=torch.float32)
-    assert surfaces[0].means[5, 3] == pytest.approx(float(first.decide(corner)[0]), abs=1e-5)
+    assert surfaces[0].means[5, 3] == pytest.approx(float(first.act(corner)[0]), abs=1e-5)
     np.testing.assert_allclose(
         surfaces[0].positions, first.memory.column("states").numpy(), atol=1e-6
     )

@@ -246,7 +246,7 @@ def test_ridge_begins_with_the_improved_means_of_another_policys_run(tmp_path: P
     for name in ("states", "actions", "behaviour_means", "improved_means", "rewards"):
         assert torch.equal(column[name], logged[name])
     improved = column["improved_means"]
-    residual = (model.policy.decide(column["states"])[0] - improved).square().mean()
+    residual = (model.policy.act(column["states"])[0] - improved).square().mean()
     assert float(residual) < 0.5 * float(improved.var())
 
 

@@ -238,9 +238,9 @@ def test_the_largest_lessons_of_a_run_are_listed_and_drawn(
     policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
     assert isinstance(policy, RidgePolicy)
     states = policy.memory.column("states")
-    whole = policy.decide(states)[0]
+    whole = policy.act(states)[0]
     changes = {
-        int(episode): (whole - policy_without(policy, lessons=[int(episode)]).decide(states)[0])
+        int(episode): (whole - policy_without(policy, lessons=[int(episode)]).act(states)[0])
         for episode in policy.lessons.column("episodes")
     }
     sizes = {name: float(each.square().sum(dim=1).mean().sqrt()) for name, each in changes.items()}

@@ -34,7 +34,7 @@ def rebuilt(policy: ImelPolicy, kept: np.ndarray) -> ImelPolicy:
 
 
 def means(policy: ImelPolicy) -> np.ndarray:
-    return policy.decide(torch.from_numpy(STATES))[0].numpy()
+    return policy.act(torch.from_numpy(STATES))[0].numpy()
 
 
 @papers_policies

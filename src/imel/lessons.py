@@ -26,8 +26,7 @@ class Lessons(nn.Module):
     :param rows: rows to allocate
     """
 
-    coefficients: Tensor  # [rows, d_phi, d_a] what each lesson adds to the acting policy
-    averaged: Tensor  # [rows, d_phi, d_a] what it adds to the averaged policy
+    coefficients: Tensor  # [rows, d_phi, d_a] what each lesson adds to the policy's
     episodes: Tensor  # [rows] int64, the first episode of the lesson
     counts: Tensor  # [rows] int64, episodes in it
     starts: Tensor  # [rows] int64, environment steps of the run before it
@@ -38,8 +37,7 @@ class Lessons(nn.Module):
 
     def __init__(self, width: int, action_dim: int, rows: int = _CHUNK) -> None:
         super().__init__()
-        for name in ("coefficients", "averaged"):
-            self.register_buffer(name, torch.zeros(rows, width, action_dim))
+        self.register_buffer("coefficients", torch.zeros(rows, width, action_dim))
         for name in ("episodes", "counts", "starts", "ends", "lengths"):
             self.register_buffer(name, torch.zeros(rows, dtype=torch.int64))
         self.register_buffer("returns", torch.zeros(rows, dtype=torch.float64))
@@ -56,7 +54,7 @@ class Lessons(nn.Module):
     @property
     def capacity(self) -> int:
         """The largest number of lessons kept apart."""
-        each = 2 * self.coefficients[0].numel() * self.coefficients.element_size()
+        each = self.coefficients[0].numel() * self.coefficients.element_size()
         return max(_CHUNK, min(_LARGEST, _BYTES // each))
 
     def column(self, name: str) -> Tensor:
@@ -135,16 +133,10 @@ class Lessons(nn.Module):
         """Add what some episodes contribute to a step."""  # [E], [E, d_phi, d_a]
         self.coefficients.index_add_(0, self.places(episodes), steps.to(self.coefficients.dtype))
 
-    def average(self, rate: float) -> None:
-        """Move the averaged policy's lessons towards the acting policy's."""
-        self.column("averaged").lerp_(self.column("coefficients"), rate)
-
     def transform(self, matrix: Tensor) -> None:
         """Map every lesson's coefficients: theta_e -> M theta_e."""  # [d_phi, d_phi]
-        matrix = matrix.to(self.coefficients.dtype)
-        for name in ("coefficients", "averaged"):
-            column = self.column(name)
-            column.copy_(matrix @ column)
+        column = self.column("coefficients")
+        column.copy_(matrix.to(column.dtype) @ column)
 
     # --- files: a ledger is as long as what was taught ---
 

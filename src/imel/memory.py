@@ -1,4 +1,4 @@
-"""The replay memory of improved experiences, RM (Alg. 1 l. 1 and l. 12), and a sample of the past.
+"""The replay memory of improved experiences, RM (Alg. 1 l. 1 and l. 12).
 
 Preallocated columns of a fixed capacity, in the order in which experience came. The oldest
 rollouts are forgotten first, each as a whole (paper note 9).
@@ -160,34 +160,3 @@ class Memory(nn.Module):
             kept = self.column(name)[keep]
             self.get_buffer(name)[: kept.shape[0]] = kept
         self._size.fill_(int(keep.sum()))
-
-
-class PastStates(nn.Module):
-    """A uniform sample of all states ever visited: some of each of `rollouts` rollouts.
-
-    By reservoir sampling (Vitter 1985) every rollout so far is equally likely to be among them.
-    """
-
-    states: Tensor  # [rollouts, states of each, d_s] raw
-    count: Tensor  # [] int64, rollouts seen
-
-    def __init__(self, state_dim: int, rollouts: int = 64, each: int = 64) -> None:
-        super().__init__()
-        self.register_buffer("states", torch.zeros(rollouts, each, state_dim))
-        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
-
-    def add(self, states: Tensor, generator: torch.Generator) -> None:
-        """Keep some of a rollout's states, in the place of another rollout's once it is full."""
-        rollouts, each, _ = self.states.shape
-        chosen = torch.randint(len(states), (each,), generator=generator)
-        seen = int(self.count)
-        place = seen
-        if seen >= rollouts:
-            place = int(torch.randint(seen + 1, (), generator=generator))
-        if place < rollouts:
-            self.states[place] = states[chosen.to(states.device)]
-        self.count += 1
-
-    def __call__(self) -> Tensor:
-        """Return the sample."""  # [n, d_s]
-        return self.states[: int(self.count)].flatten(0, 1)

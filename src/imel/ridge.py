@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from imel.memory import Memory, PastStates
+from imel.memory import Memory
 from imel.normaliser import Normaliser
 
 _REACH = 5.0
@@ -70,29 +70,24 @@ class _Block:
 class Design:
     """The features of all remembered states: the design matrix Phi and its Gram matrix.
 
-    Kept rollout by rollout: of an iteration's rows only the new ones are computed. The Gram matrix
-    is also over a sample of past states, at which nothing is asked for: so a step changes little
-    where experience is no longer remembered.
+    Kept rollout by rollout: of an iteration's rows only the new ones are computed.
     """
 
     def __init__(self, features: RandomFeatures, normaliser: Normaliser) -> None:
         self._phi, self._normaliser = features, normaliser
         self._blocks: dict[tuple[int, int], _Block] = {}
         self.features = features.directions.new_empty(0, features.width)  # [N, d_phi]
-        self.past = self.features  # [n, d_phi]
         self.gram = self.features.new_zeros(features.width, features.width, dtype=torch.float64)
 
-    def update(self, memory: Memory, past: PastStates) -> None:
-        """Follow memory and past: compute rows that are new, drop those that were forgotten."""
+    def update(self, memory: Memory) -> None:
+        """Follow the memory: compute rows that are new, drop those that were forgotten."""
         states, blocks = memory.column("states"), {}
         for iteration, rows in memory.rollouts():
             key = (iteration, rows.stop - rows.start)
             blocks[key] = self._blocks.get(key) or self._block(states[rows])
         self._blocks = blocks
         self.features = torch.cat([block.features for block in blocks.values()])
-        block = self._block(past())
-        self.past = block.features
-        self.gram = block.gram + torch.stack([each.gram for each in blocks.values()]).sum(dim=0)
+        self.gram = torch.stack([block.gram for block in blocks.values()]).sum(dim=0)
 
     def _block(self, states: Tensor) -> _Block:
         features = self._phi(self._normaliser(states))

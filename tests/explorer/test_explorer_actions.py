@@ -66,7 +66,7 @@ def test_what_the_memories_add_is_the_action(asked: Insight) -> None:
     every = np.arange(asked.rows)
     average = kernel_average(asked, STATE, every, asked.column("means"))
     np.testing.assert_allclose(answer.anchor, average, atol=1e-4)
-    expected, _ = asked.policy.decide(torch.as_tensor(STATE)[None])
+    expected, _ = asked.policy.act(torch.as_tensor(STATE)[None])
     np.testing.assert_array_equal(answer.mean, expected[0].numpy())
 
 

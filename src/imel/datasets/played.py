@@ -32,7 +32,7 @@ def _columns(model: SavedAlgorithm, env: Environment, seed: int, number: int) ->
     means, stds = [], []
 
     def act(observation: Array) -> Array:
-        mean, std = policy.decide(torch.from_numpy(observation[None]))
+        mean, std = policy.act(torch.from_numpy(observation[None]))
         means.append(mean[0].cpu().numpy())
         stds.append(std[0].cpu().numpy())
         return policy.to_environment(means[-1])

@@ -82,7 +82,7 @@ def explain_memories(policy: PaperPolicy, numbers: NDArray[Any], state: Tensor) 
     `numbers` are those of the memory's rows before some were left out.
     """
     memory = policy.memory
-    mean = policy.decide(state)[0][0]
+    mean = policy.act(state)[0][0]
     influence = influence_at(policy, policy.normaliser(state))
     if influence.kind == "none":
         places, place = policy.normaliser(memory.column("states")), policy.normaliser(state)

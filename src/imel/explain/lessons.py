@@ -190,10 +190,10 @@ def explain_lessons(
     with torch.no_grad():
         normalised = policy.normaliser(states)
         features = policy.features(normalised)  # [T, d_phi]
-        averaged = ledger.column("averaged")  # [L, d_phi, d_a]
-        contributions = torch.einsum("tp,lpa->tla", features, averaged)
-        sensitivity = policy.features.gradient(normalised, policy.averaged.float())
-        means = policy.decide(states)[0]
+        coefficients = ledger.column("coefficients")  # [L, d_phi, d_a]
+        contributions = torch.einsum("tp,lpa->tla", features, coefficients)
+        sensitivity = policy.features.gradient(normalised, policy.coefficients.float())
+        means = policy.act(states)[0]
     familiar = np.full(len(states), np.nan)
     if len(policy.memory):
         familiar = familiarity_of(policy)(states)

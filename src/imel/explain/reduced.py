@@ -59,10 +59,9 @@ def policy_without(
 def _without_lessons(policy: R, lessons: Rows) -> R:
     taken = torch.as_tensor(chosen_lessons(policy, lessons), device=policy.device)
     reduced = copy.deepcopy(policy, {id(policy.cache): {}})
-    for name in ("coefficients", "averaged"):
-        column = reduced.lessons.column(name)
-        reduced.get_buffer(name).sub_(column[taken].double().sum(dim=0))
-        column[taken] = 0.0  # the row stays: it is still known what was taken back
+    column = reduced.lessons.column("coefficients")
+    reduced.coefficients.sub_(column[taken].double().sum(dim=0))
+    column[taken] = 0.0  # the row stays: it is still known what was taken back
     return reduced
 
 
@@ -139,15 +138,15 @@ def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
 
         size_e = sqrt(mean_i |phi_i^T theta_e|^2) = sqrt(tr(theta_e^T (Phi^T Phi / N) theta_e))
 
-    In the order of the ledger, for the deterministic policy.
+    In the order of the ledger.
     """  # [L]
     if not len(policy.memory):
         raise ImelError("the policy remembers no states on which to compare lessons")
     features = policy.design.features
     gram = features.T @ features / len(features)
-    averaged = policy.lessons.column("averaged")
+    taught = policy.lessons.column("coefficients")
     with torch.no_grad():
-        squares = ((gram @ averaged) * averaged).sum(dim=(1, 2))
+        squares = ((gram @ taught) * taught).sum(dim=(1, 2))
     sizes: NDArray[Any] = squares.clamp_min(0.0).sqrt().cpu().numpy()
     return sizes
 

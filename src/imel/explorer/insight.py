@@ -115,7 +115,7 @@ class Insight:
         size = max(1, _WEIGHTS_AT_ONCE // max(1, self.rows))
         parts = []
         for start in range(0, len(states), size):
-            mean, std = self.left.decide(self._tensor(states[start : start + size]))
+            mean, std = self.left.act(self._tensor(states[start : start + size]))
             parts.append((mean.cpu().numpy(), std.cpu().numpy()))
         means, stds = zip(*parts, strict=True)
         return np.concatenate(means), np.concatenate(stds)
@@ -123,7 +123,7 @@ class Insight:
     def answer(self, state: Array) -> Answer:
         """The mean at one state and where it comes from."""
         states = self._tensor(state)[None]
-        mean, std = (part[0].cpu().numpy() for part in self.left.decide(states))
+        mean, std = (part[0].cpu().numpy() for part in self.left.act(states))
         score = float(familiarity_of(self.left)(states)[0])
         familiarity = None if np.isnan(score) else score
         answer = Answer(mean, std, familiarity)
@@ -152,7 +152,7 @@ class Insight:
         lessons = policy.lessons
         with torch.no_grad():
             features = policy.features(policy.normaliser(states))[0]  # [d_phi]
-            taught = torch.einsum("p,lpa->la", features, lessons.column("averaged"))  # [L, d_a]
+            taught = torch.einsum("p,lpa->la", features, lessons.column("coefficients"))  # [L, d_a]
         places = lessons.places(policy.memory.column("episodes")).cpu()
         remembered = torch.bincount(places, minlength=len(lessons))
         parts = (taught.cpu() / remembered.clamp_min(1)[:, None])[places]  # [N, d_a]

@@ -149,7 +149,7 @@ def _axis(coordinates: Array) -> Array:
 def act_at(policy: ImelPolicy, states: Tensor) -> Array:
     """Compute a policy's means at many raw states, chunk by chunk."""
     chunks = (states[i : i + _CHUNK] for i in range(0, len(states), _CHUNK))
-    return np.concatenate([as_array(policy.decide(chunk)[0]) for chunk in chunks])
+    return np.concatenate([as_array(policy.act(chunk)[0]) for chunk in chunks])
 
 
 def as_array(tensor: Tensor) -> Array:

@@ -84,11 +84,7 @@ class ImelPolicy(BasePolicy):
 
     @abstractmethod
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mu and sigma of the exploring policy at raw states."""
-
-    def _decide(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mu of the deterministic policy at raw states, and sigma."""
-        return self._act(states)
+        """Return mu and sigma at raw states."""
 
     def invalidate(self) -> None:
         """Drop what was computed from memory, normaliser or weights: they have changed."""
@@ -99,14 +95,9 @@ class ImelPolicy(BasePolicy):
         """Compute what acting needs beside the state, once."""
 
     def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mu and sigma it explores with at raw states, in policy units."""
+        """Return mu, the deterministic action, and sigma at raw states, in policy units."""
         with torch.no_grad():
             return self._act(states.to(self.std.device))
-
-    def decide(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mu of its deterministic actions at raw states, and sigma, in policy units."""
-        with torch.no_grad():
-            return self._decide(states.to(self.std.device))
 
     def embed(self, states: Tensor) -> Tensor:
         """Return raw states in the space in which the policy compares them."""
@@ -123,9 +114,9 @@ class ImelPolicy(BasePolicy):
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
         assert isinstance(observation, Tensor)
-        if deterministic:
-            return self.decide(observation.float())[0].clamp(-1.0, 1.0)
         mean, std = self.act(observation.float())
+        if deterministic:
+            return mean.clamp(-1.0, 1.0)
         noise = torch.randn(mean.shape, generator=self.generator)
         return (mean + std * noise.to(mean.device)).clamp(-1.0, 1.0)
 

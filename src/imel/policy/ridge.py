@@ -19,7 +19,6 @@ from gymnasium import spaces
 from torch import Tensor
 
 from imel.lessons import Lessons
-from imel.memory import PastStates
 from imel.policy.base import ImelPolicy
 from imel.ridge import Design, RandomFeatures
 from imel.settings import RidgeSettings
@@ -53,8 +52,7 @@ class RidgePolicy(ImelPolicy):
     options_class = RidgeOptions
     settings_class = RidgeSettings
 
-    coefficients: Tensor  # [d_phi, d_a] theta of the exploring policy
-    averaged: Tensor  # [d_phi, d_a] theta of the deterministic policy: a mean of recent ones
+    coefficients: Tensor  # [d_phi, d_a] theta
 
     def __init__(
         self,
@@ -66,9 +64,7 @@ class RidgePolicy(ImelPolicy):
         self.features = RandomFeatures(self.state_dim, self.options.features)
         shape = (self.features.width, self.action_dim)
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("averaged", torch.zeros(shape, dtype=torch.float64))
         self.lessons = Lessons(*shape)
-        self.past = PastStates(self.state_dim)
 
     @classmethod
     def settings_arguments(cls, settings: RidgeSettings) -> dict[str, Any]:
@@ -80,23 +76,19 @@ class RidgePolicy(ImelPolicy):
         """The features of what is remembered."""
         if "design" not in self.cache:
             self.cache["design"] = Design(self.features, self.normaliser)
-            self.design.update(self.memory, self.past)
+            self.design.update(self.memory)
         design: Design = self.cache["design"]
         return design
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        mean = self.features(self.normaliser(states)) @ self._weights()[0]
+        mean = self.features(self.normaliser(states)) @ self._weights()
         return mean, self.std.expand_as(mean)
 
-    def _decide(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        mean = self.features(self.normaliser(states)) @ self._weights()[1]
-        return mean, self.std.expand_as(mean)
-
-    def _weights(self) -> tuple[Tensor, Tensor]:
+    def _weights(self) -> Tensor:
         if "weights" not in self.cache:
             with torch.inference_mode(False):
-                self.cache["weights"] = self.coefficients.float(), self.averaged.float()
-        weights: tuple[Tensor, Tensor] = self.cache["weights"]
+                self.cache["weights"] = self.coefficients.float()
+        weights: Tensor = self.cache["weights"]
         return weights
 
     def prepare(self) -> None:
@@ -115,13 +107,11 @@ class RidgePolicy(ImelPolicy):
         # Single precision: the damping keeps the condition number below the number of features
         return names, inverse @ products
 
-    def move(self, episodes: Tensor, parts: Tensor, scale: float, rate: float) -> None:
-        """Go along a step, let the averaged policy follow at a rate, enter what each taught."""
+    def move(self, episodes: Tensor, parts: Tensor, scale: float) -> None:
+        """Go along a step and enter what each episode taught."""
         parts = scale * parts
         self.lessons.teach(episodes, parts)
         self.coefficients += parts.double().sum(dim=0)
-        self.averaged.lerp_(self.coefficients, rate)
-        self.lessons.average(rate)
         design = self.design
         self.invalidate()
         self.cache["design"] = design  # of the memories, which have not changed
@@ -133,26 +123,24 @@ class RidgePolicy(ImelPolicy):
             self.design.features.double(), column("episodes"), column("improved_means").double()
         )
         parts = self.design.inverse(_IMITATION) @ products
-        self.move(names, parts, scale=1.0, rate=1.0)
+        self.move(names, parts, scale=1.0)
 
     def refresh_normaliser(self) -> None:
         """Normalise states by all seen so far, and carry the coefficients over.
 
-        By regression means stay as they are at remembered and past states:
+        By regression means stay as they are at remembered states:
 
             theta' = (Phi'^T Phi' + lambda D)^{-1} Phi'^T Phi theta
         """
-        self.design.update(self.memory, self.past)
-        before = torch.cat([self.design.features, self.design.past])
+        self.design.update(self.memory)
+        before = self.design.features
         self.normaliser.refresh()
         self.invalidate()
         if not self.coefficients.any():
             return
-        after = torch.cat([self.design.features, self.design.past])
-        products = after.double().T @ before.double()
+        products = self.design.features.double().T @ before.double()
         matrix = self.design.inverse(_FAITHFUL) @ products
         self.coefficients.copy_(matrix @ self.coefficients)
-        self.averaged.copy_(matrix @ self.averaged)
         self.lessons.transform(matrix)
 
     def shapes_for(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -35,8 +35,6 @@ _WORTHWHILE = 0.1
 """Deviation of the advantages, in deviations of the return, from which on a step uses the whole
 trust region. Below it the steps of mean and sigma are shorter in proportion: what is left to gain
 is mostly noise. Both, since nothing new is tried where sigma falls while the mean stands still."""
-_AVERAGED = 20
-"""Iterations over which the deterministic policy averages."""
 
 
 class RidgeUpdate:
@@ -100,7 +98,6 @@ class RidgeUpdate:
         policy, memory = self.policy, self.policy.memory
         rows = rollout.rows(policy.device)
         memory.add(rows, model.iteration)
-        policy.past.add(rows["states"], model.generator)
         policy.normaliser.update(rows["states"])
         model.return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
         seen = model.num_timesteps
@@ -110,7 +107,7 @@ class RidgeUpdate:
         if count & (count - 1) == 0:
             policy.refresh_normaliser()
         else:
-            policy.design.update(memory, policy.past)
+            policy.design.update(memory)
 
     def _advantages(self, model: Learner, ratios: Tensor) -> Tensor:
         """Return advantages by the present policy in deviations of the return; fit the critic."""
@@ -145,8 +142,7 @@ class RidgeUpdate:
         kl, peak = float(shifts[-new:].mean()), float(shifts.max())
         scale = min(step_scale(kl, trust_region), step_scale(peak, _PEAK * trust_region))
         scale *= share
-        rate = max(1.0 / (model.iteration + 1), 1.0 / _AVERAGED)
-        policy.move(episodes, parts, scale, rate)
+        policy.move(episodes, parts, scale)
         record("improve/step_scale", scale)
         record("improve/policy_kl", scale**2 * kl)
         record("improve/peak_kl", scale**2 * peak)
