@@ -62,7 +62,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
     def _make_policy(self) -> ImelPolicy: ...
 
     @abstractmethod
-    def _make_critic(self) -> Critic: ...
+    def _make_critic(self, state_dim: int) -> Critic: ...
 
     @property
     def optimizer_names(self) -> list[str]:
@@ -150,9 +150,10 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
         # On the device that holds nothing: what a file claims about sizes is not believed
         with torch.device("meta"), checkpoint.building(path):
             found = checkpoint.under("policy", tensors)
+            policy = self._make_policy()
             shapes = {
-                "policy": self._make_policy().shapes_for(found),
-                "critic": self._make_critic().state_dict(),
+                "policy": policy.shapes_for(found),
+                "critic": self._make_critic(policy.state_dim).state_dict(),
             }
         for part, expected in shapes.items():
             checkpoint.check_tensors(expected, checkpoint.under(part, tensors), part, path)
