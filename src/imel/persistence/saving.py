@@ -18,6 +18,7 @@ from imel.critic import Critic
 from imel.errors import CheckpointError, ImelError
 from imel.normaliser import ReturnScale
 from imel.persistence import checkpoint
+from imel.persistence.spaces import spaces_from_tensors, spaces_to_tensors
 from imel.policy import ImelPolicy
 from imel.rollout import EpisodeClock
 from imel.settings import Settings
@@ -131,7 +132,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
             seed=document["seed"] if seed is None else seed,
             **{**document["settings"], **settings},
         )
-        model.observation_space, model.action_space = checkpoint.spaces_from_tensors(tensors)
+        model.observation_space, model.action_space = spaces_from_tensors(tensors)
         model.n_envs = document["n_envs"]
         model._check_sizes(tensors, path)
         model._setup_model()
@@ -185,7 +186,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
 
 def model_tensors(model: SavedAlgorithm) -> dict[str, Tensor]:
     """Weights, memory, normaliser, optimisers, random states and spaces, by flat name."""
-    tensors = checkpoint.spaces_to_tensors(model.observation_space, model.action_space)
+    tensors = spaces_to_tensors(model.observation_space, model.action_space)
     for name in MODULES:
         tensors |= checkpoint.prefixed(name, getattr(model, name).state_dict())
     for name in model.optimizer_names:
