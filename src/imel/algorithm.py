@@ -365,9 +365,8 @@ class IMeL(SavedAlgorithm):
         """
         if self._dimension_names is not None:
             return self._dimension_names
-        policy = self.policy
         env = None if self.env is None else getattr(self.env, "envs", [None])[0]
-        return names_of(env, policy.state_dim, policy.action_dim)
+        return names_of(env, *self.policy.dimensions)
 
     @dimension_names.setter
     def dimension_names(self, names: DimensionNames) -> None:

@@ -11,7 +11,7 @@ The two families differ in how the mean is made: `imel.policy.paper` and `imel.p
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
@@ -96,6 +96,11 @@ class ImelPolicy(BasePolicy):
     @classmethod
     def check_settings(cls, settings: Any) -> None:
         """Refuse values of settings that this policy cannot have."""
+
+    @property
+    def dimensions(self) -> tuple[int, int, Sequence[int]]:
+        """The widths of state and action, and the options of each discrete choice."""
+        return self.state_dim, self.action_dim, self.distribution.sizes
 
     # --- acting ---
 
@@ -196,4 +201,3 @@ class ImelPolicy(BasePolicy):
         from imel.policy.files import load_policy
 
         return load_policy(cls, path, device)
-

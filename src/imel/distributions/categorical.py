@@ -1,150 +1,23 @@
-"""Distributions of actions: what is sampled, improved and bounded, once for each kind of space.
-
-A distribution has `width` parameters for a state, in the columns that are called means: the means
-of a `Gaussian`, the logits of a `Categorical`. Actions have as many columns: a vector in policy
-units, or the indicators of what was chosen (one column for each choice). With these columns
-
-    d log pi(a|s) / d mean = (a - mu) / sigma^2        Gaussian
-    d log pi(a|s) / d logit = a - softmax(logits)      Categorical
-
-so that memory, regression and lessons need not know which of them it is.
-"""
+"""Categorical distributions: discrete actions by logits (paper note 16)."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
-from gymnasium import spaces
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 from torch import Tensor
 
-from imel import improvement
-
-Array = NDArray[Any]
+from imel.distributions.base import LISTED, Array, Distribution
 
 _ENTROPY = 0.01
 """Weight of the entropy's gradient beside advantages of unit deviation, where choices are discrete:
 without it a policy that has become sure of its choices never tries another one."""
+_SURE = 4.0
+"""The difference of logits between a demonstrated option and the others."""
 _REACHABLE = 0.5
 """The KL to an improved categorical has a least upper bound; no more than this share is used."""
-
-
-class Distribution(ABC):
-    """How actions are drawn from the policy's parameters, and what moving them means."""
-
-    width: int
-    """d_a: columns of parameters and of actions."""
-    scaled: bool
-    """Whether sigma is a part of it; if not, stds are one and mean nothing."""
-
-    # --- acting: arrays, for one step is too little work for torch ---
-
-    @abstractmethod
-    def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-        """Draw what `sample` needs, ahead of time."""  # [*shape, d_a]
-
-    @abstractmethod
-    def sample(self, means: Array, stds: Array, noise: Array) -> Array:
-        """Return the actions that noise makes of parameters."""
-
-    @abstractmethod
-    def mode(self, means: Array) -> Array:
-        """Return the deterministic actions."""
-
-    @abstractmethod
-    def emit(self, actions: Array) -> Array:
-        """Return actions as Stable-Baselines3 has them: within [-1, 1], or numbers of choices."""
-
-    @abstractmethod
-    def diagnose(self, actions: Tensor, means: Tensor, stds: Tensor) -> dict[str, float]:
-        """Return what is logged of a rollout's actions."""
-
-    # --- learning: all [N, d_a] but for weights, which are [N] ---
-
-    @abstractmethod
-    def ratios(
-        self, actions: Tensor, means: Tensor, stds: Tensor, then_means: Tensor, then_stds: Tensor
-    ) -> Tensor:
-        """Return pi(a|s) / b(a|s), the importance of actions taken by another policy."""  # [N]
-
-    @abstractmethod
-    def improve(
-        self, weights: Tensor, actions: Tensor, means: Tensor, stds: Tensor, budget: float
-    ) -> tuple[Tensor, float]:
-        """Return improved parameters, whose mean KL from the given ones is the budget, and eta."""
-
-    @abstractmethod
-    def kls(self, shifts: Tensor, means: Tensor, stds: Tensor) -> Tensor:
-        """Return the KL between the policies before and after a shift of parameters."""  # [N]
-
-    @abstractmethod
-    def step_length(
-        self, shifts: Tensor, means: Tensor, stds: Tensor, new: int, mean_kl: float, peak_kl: float
-    ) -> float:
-        """Return beta: beta times the shifts has this mean KL on the last `new` rows, or this peak.
-
-        Whichever is reached first. Zero where there is nothing to scale.
-        """
-
-
-class Gaussian(Distribution):
-    """Continuous actions around a mean; policy units map the bounds to [-1, 1]."""
-
-    scaled = True
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-
-    def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
-        """Draw from N(0, 1)."""
-        return torch.randn(*shape, self.width, generator=generator)
-
-    def sample(self, means: Array, stds: Array, noise: Array) -> Array:
-        """Return mu + sigma noise."""
-        return means + stds * noise
-
-    def mode(self, means: Array) -> Array:
-        """Return the means."""
-        return means
-
-    def emit(self, actions: Array) -> Array:
-        """Clip actions to [-1, 1]."""
-        return np.clip(actions, -1.0, 1.0)
-
-    def diagnose(self, actions: Tensor, means: Tensor, stds: Tensor) -> dict[str, float]:
-        """Return the share of clipped actions, and sigma."""
-        outside = (actions.abs() > 1.0).any(dim=-1)
-        return {"clipped_actions": float(outside.float().mean()), "std": float(stds.mean())}
-
-    def ratios(
-        self, actions: Tensor, means: Tensor, stds: Tensor, then_means: Tensor, then_stds: Tensor
-    ) -> Tensor:
-        """Return `improvement.importance_ratios`."""
-        return improvement.importance_ratios(actions, means, stds, then_means, then_stds)
-
-    def improve(
-        self, weights: Tensor, actions: Tensor, means: Tensor, stds: Tensor, budget: float
-    ) -> tuple[Tensor, float]:
-        """Return improved means (Alg. 1 l. 9 and 11)."""
-        eta = improvement.step_size(weights, actions, means, stds, budget)
-        return improvement.improved_means(weights, actions, means, stds, eta), eta
-
-    def kls(self, shifts: Tensor, means: Tensor, stds: Tensor) -> Tensor:
-        """Return |delta|^2 / (2 sigma^2)."""
-        return improvement.shift_kls(shifts, stds)
-
-    def step_length(
-        self, shifts: Tensor, means: Tensor, stds: Tensor, new: int, mean_kl: float, peak_kl: float
-    ) -> float:
-        """Return beta in closed form: the KL is quadratic in it."""
-        kls = self.kls(shifts, means, stds)
-        scale = improvement.step_scale
-        return min(scale(float(kls[-new:].mean()), mean_kl), scale(float(kls.max()), peak_kl))
 
 
 class Categorical(Distribution):
@@ -156,6 +29,8 @@ class Categorical(Distribution):
     """
 
     scaled = False
+    parameters = "logits"
+    span = (0.0, 1.0)
 
     def __init__(self, sizes: Sequence[int], starts: Sequence[int], shape: tuple[int, ...]) -> None:
         self.sizes, self.starts, self._shape = list(sizes), np.array(starts), shape
@@ -185,7 +60,22 @@ class Categorical(Distribution):
     def emit(self, actions: Array) -> Array:
         """Return the numbers of what is chosen."""
         chosen = np.stack(self._best(actions), axis=-1) + self.starts  # [..., choices]
-        return chosen.reshape(*actions.shape[:-1], *self._shape)
+        return np.asarray(chosen.reshape(*actions.shape[:-1], *self._shape))
+
+    def encode(self, emitted: Array) -> Array:
+        """Return the indicators of chosen numbers."""
+        chosen = np.asarray(emitted, np.float64).reshape(-1, len(self.sizes)) - self.starts
+        if ((chosen != chosen.round()) | (chosen < 0) | (chosen >= self.sizes)).any():
+            raise ValueError("not the number of an option")
+        actions = np.zeros((len(chosen), self.width), np.float32)
+        firsts = np.array([0, *self._edges])
+        np.put_along_axis(actions, (firsts + chosen).astype(np.int64), 1.0, axis=1)
+        return actions
+
+    def demonstrated(self, actions: Array) -> Array:
+        """Return logits that prefer what was chosen, by `_SURE` to each other option."""
+        shares = np.concatenate([np.full(n, 1.0 / n) for n in self.sizes])
+        return np.asarray(_SURE * (actions - shares), dtype=np.float32)
 
     def diagnose(self, actions: Tensor, means: Tensor, stds: Tensor) -> dict[str, float]:
         """Return the entropy in units of that of equal probabilities."""
@@ -193,10 +83,30 @@ class Categorical(Distribution):
         most = float(np.log(self.sizes).sum()) or 1.0
         return {"entropy": float(-(logs.exp() * logs).sum(dim=-1).mean()) / most}
 
+    def direction(self, mean: Array) -> Array:
+        """Return the indicators of what is chosen: along them logits speak for it."""
+        return self.mode(mean)
+
+    def shown(self, means: Array) -> Array:
+        """Return probabilities."""
+        return np.asarray(self.probabilities(torch.as_tensor(means)))
+
+    def words(self, mean: Array, names: Sequence[str]) -> str:
+        """Name the options of a single choice by probability, of several choices what is chosen."""
+        p = self.shown(mean)
+        chosen = np.flatnonzero(self.mode(mean))
+        listed = np.argsort(-p, kind="stable") if len(self.sizes) == 1 else chosen
+        more = " ..." if len(listed) > LISTED else ""
+        return ", ".join(f"{names[i]} {100 * p[i]:.0f} %" for i in listed[:LISTED]) + more
+
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """Return the logarithm of each option's probability, in double precision."""
-        parts = logits.double().split(self.sizes, dim=-1)
+        parts = self._parts(logits.double())
         return torch.cat([part.log_softmax(dim=-1) for part in parts], dim=-1)
+
+    def _parts(self, columns: Tensor) -> tuple[Tensor, ...]:
+        """Return the columns of each choice."""
+        return torch.split(columns, self.sizes, dim=-1)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return each option's probability."""
@@ -213,12 +123,12 @@ class Categorical(Distribution):
     def gradients(self, weights: Tensor, actions: Tensor, logits: Tensor) -> Tensor:
         """Return the gradient of w log pi(a|s) + c H by the logits, H the entropy of the policy.
 
-            w (a - p) - c p (log p + H)
+        w (a - p) - c p (log p + H)
         """
         logs = self.log_probabilities(logits)
         p = logs.exp()
         surprise = p * logs  # [N, d_a]
-        entropies = [-part.sum(dim=-1, keepdim=True) for part in surprise.split(self.sizes, -1)]
+        entropies = [-part.sum(dim=-1, keepdim=True) for part in self._parts(surprise)]
         spread = torch.cat(
             [h.expand(-1, n) for h, n in zip(entropies, self.sizes, strict=True)], dim=-1
         )
@@ -245,9 +155,7 @@ class Categorical(Distribution):
         logs = self.log_probabilities(logits)
         best = [
             torch.where(part == part.amax(dim=-1, keepdim=True), p, -torch.inf).logsumexp(dim=-1)
-            for part, p in zip(
-                gradients.split(self.sizes, -1), logs.split(self.sizes, -1), strict=True
-            )
+            for part, p in zip(self._parts(gradients), self._parts(logs), strict=True)
         ]
         return float(-torch.stack(best).sum(dim=0).mean())
 
@@ -283,16 +191,3 @@ def _root(grows: Callable[[float], float], target: float) -> float:
             return 0.0
     # The square root is nearly a line
     return float(brentq(lambda x: grows(x) ** 0.5 - target**0.5, 0.0, high, rtol=1e-10))
-
-
-def distribution_for(space: spaces.Space[Any]) -> Distribution:
-    """Return the distribution of an action space's actions."""
-    if isinstance(space, spaces.Discrete):
-        return Categorical([int(space.n)], [int(space.start)], ())
-    if isinstance(space, spaces.MultiDiscrete):
-        return Categorical(space.nvec.ravel().tolist(), space.start.ravel().tolist(), space.shape)
-    if isinstance(space, spaces.MultiBinary):
-        count = int(np.prod(space.shape))
-        return Categorical([2] * count, [0] * count, space.shape)
-    assert isinstance(space, spaces.Box)
-    return Gaussian(space.shape[0])
