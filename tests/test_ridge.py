@@ -248,10 +248,12 @@ class Watch:
         self.step: Any = update._step
         update._step = self
 
-    def __call__(self, model: IMeL, improvements: Tensor, share: float, new: int) -> None:
+    def __call__(
+        self, model: IMeL, means: Tensor, improvements: Tensor, share: float, new: int
+    ) -> None:
         states = self.policy.memory.column("states")
         before, stds = self.policy.act(states)
-        self.step(model, improvements, share, new)
+        self.step(model, means, improvements, share, new)
         self.shares.append(share)
         after, _ = self.policy.act(states)
         kls = shift_kls(after - before, stds)

@@ -188,8 +188,7 @@ def _print(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
 def _counterfactual(why: Why, otherwise: Any, without: tuple[int, ...]) -> str:
     """Say what the policy would do without some episodes, or without what they taught it."""
     names, plural = ", ".join(map(str, without)), "s" if len(without) > 1 else ""
-    moved = vector(otherwise.mean - why.mean)
-    change = f"{otherwise.answer}, a change of the {why.distribution.parameters} by {moved}"
+    change = f"{otherwise.answer}, a change of {vector(otherwise.mean - why.mean)}"
     if isinstance(why, LessonExplanation):
         return f"without the lesson{plural} of {names}: {change}"
     left = len(why.rows) - len(otherwise.rows)

@@ -16,7 +16,7 @@ _ENTROPY = 0.01
 without it a policy that has become sure of its choices never tries another one."""
 _SURE = 4.0
 """The difference of logits between a demonstrated option and the others."""
-_REACHABLE = 0.5
+_REACHABLE = 0.1
 """The KL to an improved categorical has a least upper bound; no more than this share is used."""
 
 
@@ -60,7 +60,7 @@ class Categorical(Distribution):
     def emit(self, actions: Array) -> Array:
         """Return the numbers of what is chosen."""
         chosen = np.stack(self._best(actions), axis=-1) + self.starts  # [..., choices]
-        return np.asarray(chosen.reshape(*actions.shape[:-1], *self._shape))
+        return np.asarray(chosen.reshape((*actions.shape[:-1], *self._shape)))
 
     def encode(self, emitted: Array) -> Array:
         """Return the indicators of chosen numbers."""

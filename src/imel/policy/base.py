@@ -129,7 +129,8 @@ class ImelPolicy(BasePolicy):
     def observe(self, observations: Any) -> FloatArray:
         """Return one or several observations of the environment as raw states."""  # [T, d_s]
         if self.features_extractor is None:
-            return np.asarray(observations, dtype=np.float32).reshape(-1, self.state_dim)
+            with np.errstate(over="ignore"):  # what overflows is found where it is used
+                return np.asarray(observations, dtype=np.float32).reshape(-1, self.state_dim)
         return self._extract(self.obs_to_tensor(observations)[0]).numpy(force=True)
 
     def _extract(self, observations: PyTorchObs) -> Tensor:
