@@ -76,7 +76,7 @@ class Catch(gym.Env[Any, Any]):
         return self._observe(), {}
 
     def _observe(self) -> Any:
-        image = np.zeros(self.observation_space.shape, np.uint8)
+        image = np.zeros((self._cells * self._pixels, self._cells * self._pixels, 1), np.uint8)
         for row, column in ((self._row, self._ball), (self._cells - 1, self._paddle)):
             y, x = row * self._pixels, column * self._pixels
             image[y : y + self._pixels, x : x + self._pixels] = 255
@@ -90,6 +90,6 @@ class Catch(gym.Env[Any, Any]):
         return self._observe(), caught if over else 0.0, over, False, {}
 
 
-for name, maker in (("Levers", Levers), ("Sensors", Sensors), ("Catch", Catch)):
+for name in ("Levers", "Sensors", "Catch"):
     if f"{name}-v0" not in gym.registry:
-        gym.register(f"{name}-v0", entry_point=maker)
+        gym.register(f"{name}-v0", entry_point=f"space_envs:{name}")

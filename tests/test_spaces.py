@@ -13,7 +13,9 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecTransposeImage
 
 from imel import IMeL
+from imel.errors import ImelError, SettingsError
 from imel.explain import policy_without
+from imel.persistence.resume import RunCheckpoints
 from imel.policy import POLICIES, ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
 from small import differing, tensors_of
@@ -55,7 +57,7 @@ def test_lessons_sum_to_the_logits(env: str) -> None:
 def test_saved_and_loaded_policy_acts_alike(env: str, policy: str, tmp_path: Path) -> None:
     model = trained(env, policy, steps=256)
     assert model.env is not None
-    observations = model.env.reset()
+    observations: Any = model.env.reset()
     model.save(tmp_path / "model")
     again = IMeL.load(tmp_path / "model", env=env)
     assert again.action_space == model.action_space
@@ -80,8 +82,6 @@ def test_frozen_extractor_is_saved_with_the_policy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("env", ["CartPole-v1", "Sensors-v0"])
 def test_resumed_run_ends_bit_for_bit_alike(env: str, tmp_path: Path) -> None:
-    from imel.persistence.resume import RunCheckpoints
-
     settings = {**SMALL, "rollout_size": 64}
 
     def callback(folder: str) -> RunCheckpoints:
@@ -155,8 +155,6 @@ def test_small_image_is_flattened_and_scaled() -> None:
 
 
 def test_observation_a_policy_cannot_observe_is_refused() -> None:
-    from imel.errors import ImelError
-
     model = trained("Catch-v0", steps=128)
     with pytest.raises(ImelError, match="cannot observe"):
         model.explain(np.zeros((3, 3)))
@@ -188,6 +186,11 @@ def test_discrete_tasks_are_learned(env: str, least: float) -> None:
 def test_pixels_are_learned() -> None:
     model = IMeL("RidgePolicy", "Catch-v0", seed=5).learn(20_000)
     assert mean_return(model, "Catch-v0") > 0.7
+
+
+def test_sigma_is_refused_where_there_is_none() -> None:
+    with pytest.raises(SettingsError, match=r"Discrete\(2\) has no sigma and does not use 'std'"):
+        IMeL("RidgePolicy", "CartPole-v1", std=1.0)
 
 
 def test_discrete_entropy_is_logged_and_sigma_is_not() -> None:
