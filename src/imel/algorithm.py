@@ -367,7 +367,7 @@ class IMeL(SavedAlgorithm):
         if self._dimension_names is not None:
             return self._dimension_names
         policy = self.policy
-        env = None if self.env is None else getattr(self.env, "envs", [None])[0]
+        env = None if self.env is None else getattr(self.env, "envs", [self.env])[0]
         return names_of(env, policy.state_dim, policy.action_dim)
 
     @dimension_names.setter
@@ -414,7 +414,14 @@ def _make_env(
             raise SettingsError("a sampler makes its own environments: give an environment's id")
         env = sampler.make_environments(env, settings.n_envs)
     elif isinstance(env, str):
-        env = make_environments(env, settings.n_envs, settings.workers, settings.worker_timeout)
+        env = make_environments(
+            env,
+            settings.n_envs,
+            settings.workers,
+            settings.worker_timeout,
+            settings.backend,
+            settings.env_threads,
+        )
     if env is not None:
         check_spaces(env.observation_space, env.action_space)
     return env

@@ -18,24 +18,35 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
-from imel.errors import EnvironmentFaultError, ImelError
+from imel.envpool import make_envpool
+from imel.errors import EnvironmentFaultError, ImelError, SettingsError
+from imel.settings.common import Backend
 
 _SECONDS_TO_START = 120.0
 
 
 def make_environments(
-    env_id: str, n_envs: int, workers: bool = False, worker_timeout: float = 60.0
+    env_id: str,
+    n_envs: int,
+    workers: bool = False,
+    worker_timeout: float = 60.0,
+    backend: Backend = "gymnasium",
+    env_threads: int = 0,
 ) -> VecEnv:
     """Copies of an environment; whatever keeps it from being made is said in one line."""
     makers: list[Callable[[], Env[Any, Any]]] = [
         partial(_make, env_id, index) for index in range(n_envs)
     ]
+    if workers and backend == "envpool":
+        raise SettingsError("workers=True is for Gymnasium: EnvPool has threads of its own")
     try:
+        if backend == "envpool":
+            return make_envpool(env_id, n_envs, env_threads)
         if workers:
             gymnasium.make(env_id).close()  # what cannot be made is better refused here
             return Workers(makers, worker_timeout)
         return SideBySide(makers)
-    except EnvironmentFaultError:
+    except ImelError:
         raise
     except gymnasium.error.Error as error:
         raise ImelError(f"cannot make environment '{env_id}': {error}") from None
