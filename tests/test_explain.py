@@ -13,8 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from imel import Explanation, IMeL
+from imel.distributions import Gaussian
 from imel.errors import ImelError
 from imel.interpolators.neural_process import NeuralProcess
+from imel.names import names_for
 from imel.policy import POLICIES
 from small import BATCH, STATES, answers, small_model
 from toy import ScriptedEnv
@@ -52,6 +54,8 @@ def table(**changes: Any) -> Explanation:
         states=np.zeros((2, 3)),
         episodes=np.array([12, 7]),
         steps=np.array([3, 140]),
+        distribution=Gaussian(1),
+        names=names_for(None, 3, 1),
     )
     return replace(why, **changes)
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from imel import IMeL, LessonExplanation
+from imel.distributions import Gaussian
 from imel.errors import ImelError
 from imel.explain import explain, policy_without
 from imel.explain.lessons import LessonContributions
@@ -49,6 +50,7 @@ def hand_made(**changes: Any) -> LessonExplanation:
         sensitivity=np.array([[0.0, 0.5, -0.2], [0.0, -2.0, 0.1]]),
         familiarity=0.75,
         names=DimensionNames(("height", "angle", "speed"), ("thigh", "leg")),
+        distribution=Gaussian(2),
         remembered={},
     )
     return replace(why, **changes)

@@ -247,10 +247,10 @@ class Watch:
         self.step: Any = update._step
         update._step = self
 
-    def __call__(self, model: IMeL, improvements: Tensor, new: int) -> None:
+    def __call__(self, model: IMeL, means: Tensor, improvements: Tensor, new: int) -> None:
         states = self.policy.memory.column("states")
         before, stds = self.policy.act(states)
-        self.step(model, improvements, new)
+        self.step(model, means, improvements, new)
         after, _ = self.policy.act(states)
         kls = shift_kls(after - before, stds)
         self.kls.append(float(kls[-new:].mean()))

@@ -23,6 +23,7 @@ class ScriptedActor:
 
     def __init__(self, env: ScriptedEnv) -> None:
         self.policy = NearestPolicy(env.observation_space, env.action_space)
+        self.distribution, self.observe = self.policy.distribution, self.policy.observe
 
     def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         return states[:, 1:] / 2.0, torch.full((states.shape[0], 1), 0.25)

@@ -146,7 +146,7 @@ class IMeL(SavedAlgorithm):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # torch's layers draw their initial weights from the global one
             self.policy = self._make_policy().to(self.device)
-            self.critic = self._make_critic().to(self.device)
+            self.critic = self._make_critic(self.policy.state_dim).to(self.device)
         self.policy.generator.manual_seed(seed)
         self.return_scale = ReturnScale(settings.gamma)
         self.critic_optimizer = torch.optim.Adam(
@@ -181,9 +181,8 @@ class IMeL(SavedAlgorithm):
         )
         return policy
 
-    def _make_critic(self) -> Critic:
-        assert self.observation_space.shape is not None
-        return Critic(self.observation_space.shape[0], self.settings.critic_hidden)
+    def _make_critic(self, state_dim: int) -> Critic:
+        return Critic(state_dim, self.settings.critic_hidden)
 
     @property
     def n_steps(self) -> int:
@@ -263,7 +262,7 @@ class IMeL(SavedAlgorithm):
         while True:
             # Should the rollout fail, no later one may start from observations of before
             observations, self._last_obs = self._last_obs, None
-            assert isinstance(observations, np.ndarray)
+            assert observations is not None
             try:
                 rollout, self._last_obs = gather(
                     self.env,
@@ -279,9 +278,9 @@ class IMeL(SavedAlgorithm):
                 self._survive(fault)
         callback.on_rollout_end()
         if rollout is not None:
-            outside = (rollout.actions.abs() > 1.0).any(dim=-1)
-            self.logger.record("rollout/clipped_actions", float(outside.float().mean()))
-            self.logger.record("rollout/std", float(rollout.stds.mean()))
+            seen = (rollout.actions, rollout.means, rollout.stds)
+            for name, value in self.policy.distribution.diagnose(*seen).items():
+                self.logger.record(f"rollout/{name}", value)
         return rollout
 
     def _survive(self, fault: EnvironmentFaultError) -> None:
@@ -366,9 +365,8 @@ class IMeL(SavedAlgorithm):
         """
         if self._dimension_names is not None:
             return self._dimension_names
-        policy = self.policy
         env = None if self.env is None else getattr(self.env, "envs", [self.env])[0]
-        return names_of(env, policy.state_dim, policy.action_dim)
+        return names_of(env, *self.policy.dimensions)
 
     @dimension_names.setter
     def dimension_names(self, names: DimensionNames) -> None:

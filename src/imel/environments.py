@@ -17,6 +17,7 @@ from gymnasium import Env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
+from stable_baselines3.common.vec_env.subproc_vec_env import _stack_obs
 
 from imel.envpool import make_envpool
 from imel.errors import EnvironmentFaultError, ImelError, SettingsError
@@ -149,7 +150,7 @@ class Workers(SubprocVecEnv):
         observations, self.reset_infos = zip(*results, strict=True)  # type: ignore[assignment]
         self._reset_seeds()
         self._reset_options()
-        return np.stack(observations)  # vectors only: other spaces are refused
+        return _stack_obs(observations, self.observation_space)
 
     def step_async(self, actions: Any) -> None:
         """Send the actions."""

@@ -31,12 +31,17 @@ class DimensionNames:
         return cls(tuple(map(str, state)), tuple(map(str, action)))
 
 
-def names_of(env: Any, state_dim: int, action_dim: int) -> DimensionNames:
-    """Return the names an environment gives its dimensions, those built in for it, or numbers."""
+def names_of(
+    env: Any, state_dim: int, action_dim: int, choices: Sequence[int] = ()
+) -> DimensionNames:
+    """Return the names an environment gives its dimensions, those built in for it, or numbers.
+
+    Of discrete actions each option has a name, of several choices those of the first one first.
+    """
     bare = getattr(env, "unwrapped", env)
     state, action = (getattr(bare, f"{kind}_names", None) for kind in ("state", "action"))
     spec = getattr(env, "spec", None)
-    known = names_for(None if spec is None else spec.id, state_dim, action_dim)
+    known = names_for(None if spec is None else spec.id, state_dim, action_dim, choices)
     return DimensionNames.checked(
         known.state if state is None else state,
         known.action if action is None else action,
@@ -44,15 +49,23 @@ def names_of(env: Any, state_dim: int, action_dim: int) -> DimensionNames:
     )
 
 
-def names_for(env_id: str | None, state_dim: int, action_dim: int) -> DimensionNames:
+def names_for(
+    env_id: str | None, state_dim: int, action_dim: int, choices: Sequence[int] = ()
+) -> DimensionNames:
     """Return the names built in for an environment's id and widths, or numbers."""
     task = (env_id or "").rpartition("/")[2].partition("-v")[0]
     actions, *states = _TASKS.get(task, ((),))
     found = next((names for names in states if len(names) == state_dim), None)
     return DimensionNames(
         found or tuple(f"state {i}" for i in range(state_dim)),
-        actions if len(actions) == action_dim else tuple(f"action {i}" for i in range(action_dim)),
+        actions if len(actions) == action_dim else _numbered(action_dim, choices),
     )
+
+
+def _numbered(action_dim: int, choices: Sequence[int]) -> Names:
+    if len(choices) < 2:
+        return tuple(f"action {i}" for i in range(action_dim))
+    return tuple(f"action {i} = {k}" for i, count in enumerate(choices) for k in range(count))
 
 
 # --- the observation tables of Gymnasium, version 4 and 5 ---
@@ -146,6 +159,25 @@ _TASKS: dict[
 ] = {  # actions, then states: the one of the right width is taken
     "Pendulum": (("torque",), ("cos angle", "sin angle", "angular velocity")),
     "MountainCarContinuous": (("force",), ("position", "velocity")),
+    "MountainCar": (("push left", "coast", "push right"), ("position", "velocity")),
+    "CartPole": (
+        ("push left", "push right"),
+        ("cart position", "cart velocity", "pole angle", "pole velocity"),
+    ),
+    "Acrobot": (
+        ("torque -1", "no torque", "torque +1"),
+        (
+            *("cos arm 1", "sin arm 1", "cos arm 2", "sin arm 2"),
+            *_each(["arm 1", "arm 2"], "velocity"),
+        ),
+    ),
+    "LunarLander": (
+        ("coast", "left engine", "main engine", "right engine"),
+        (
+            *("x", "y", "velocity x", "velocity y", "angle", "angular velocity"),
+            *("left leg touches", "right leg touches"),
+        ),
+    ),
     "InvertedPendulum": (
         ("cart force",),
         ("cart position", "pole angle", "cart velocity", "pole velocity"),

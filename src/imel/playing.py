@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
@@ -24,26 +24,25 @@ _DRAWN = 360
 class Step(NamedTuple):
     """One step of an episode."""
 
-    observation: Array  # [d_s] float32, before the action
+    observation: Any  # as the environment gives it, before the action
     action: Array  # [d_a] in the environment's units
     reward: float
-    next_observation: Array  # [d_s] float32
+    next_observation: Any
     terminated: bool
     truncated: bool
 
 
 def play(
-    env: Environment, act: Callable[[Array], Array], seed: int, longest: int | None = None
+    env: Environment, act: Callable[[Any], Array], seed: int, longest: int | None = None
 ) -> Iterator[Step]:
     """Play one episode. `act` maps an observation to an action in the environment's units.
 
     `act` is called while the environment is still in the observed state, and may draw it.
     """
-    observation = np.asarray(env.reset(seed=seed)[0], np.float32)
+    observation = env.reset(seed=seed)[0]
     for _ in range(longest or LONGEST):
         action = act(observation)
         following, reward, terminated, truncated, _ = env.step(action)
-        following = np.asarray(following, np.float32)
         yield Step(observation, action, float(reward), following, terminated, truncated)
         if terminated or truncated:
             return
@@ -53,9 +52,22 @@ def play(
 def require_spaces(model: Any, env: Any, env_id: str) -> None:
     """Refuse an environment whose observations or actions are not those of a model or policy."""
     for name, verb in (("observation_space", "observes"), ("action_space", "has actions")):
-        mine, theirs = getattr(model, name).shape, getattr(env, name).shape
-        if mine != theirs:
-            raise ImelError(f"the model was not made for {env_id}: it {verb} {mine}, not {theirs}")
+        mine, theirs = getattr(model, name), getattr(env, name)
+        if not _alike(mine, theirs):
+            both = [s.shape if isinstance(s, spaces.Box) else s for s in (mine, theirs)]
+            raise ImelError(
+                f"the model was not made for {env_id}: it {verb} {both[0]}, not {both[1]}"
+            )
+
+
+def _alike(mine: Any, theirs: Any) -> bool:
+    """Whether spaces are the same but for bounds, and for where an image has its channels."""
+    if isinstance(mine, spaces.Dict) and isinstance(theirs, spaces.Dict):
+        return mine.keys() == theirs.keys() and all(_alike(mine[k], theirs[k]) for k in mine)
+    if isinstance(mine, spaces.Box) and isinstance(theirs, spaces.Box):
+        shape = theirs.shape
+        return mine.shape == shape or (len(shape) == 3 and mine.shape == (shape[2], *shape[:2]))
+    return bool(mine == theirs)
 
 
 def make_environment(env_id: str, rendered: bool) -> Environment:

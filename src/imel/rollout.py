@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
+from imel.distributions import Distribution
 from imel.errors import EnvironmentFaultError, NonFiniteError
 from imel.experience import Rollout
 
@@ -21,6 +21,11 @@ OnStep = Callable[[dict[str, Any]], bool]
 
 class Actor(Protocol):
     """What a rollout needs of a policy."""
+
+    distribution: Distribution
+
+    def observe(self, observations: Any) -> FloatArray:
+        """Observations as raw states [T, d_s]."""
 
     def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """mu and sigma at raw states, in policy units."""
@@ -56,19 +61,19 @@ class EpisodeClock:
 
 def collect(
     env: VecEnv,
-    observations: FloatArray,
+    observations: Any,
     actor: Actor,
     n_steps: int,
     clock: EpisodeClock,
     generator: torch.Generator,
     on_step: OnStep,
-) -> tuple[Rollout | None, FloatArray]:
+) -> tuple[Rollout | None, Any]:
     """Take `n_steps` steps in every environment: the experience, and the observations after it.
 
     `on_step` sees the local variables after each step; if it answers False the rollout ends and
     there is no experience to return. Actions are kept as sampled and clipped for the environment.
     """
-    noise = draw_noise(env, observations, n_steps, clock, generator)
+    noise = draw_noise(env, observations, actor, n_steps, clock, generator)
     return roll_out(env, observations, actor, noise, clock, on_step)
 
 
@@ -81,13 +86,13 @@ class Sampler(Protocol):
     def collect(
         self,
         env: VecEnv,
-        observations: FloatArray,
+        observations: Any,
         actor: Actor,
         n_steps: int,
         clock: EpisodeClock,
         generator: torch.Generator,
         on_step: OnStep,
-    ) -> tuple[Rollout | None, FloatArray]:
+    ) -> tuple[Rollout | None, Any]:
         """As `collect`, in environments that it has made."""
 
 
@@ -95,7 +100,6 @@ class Steppable(Protocol):
     """What a rollout needs of a vector environment."""
 
     num_envs: int
-    action_space: spaces.Space[Any]
 
     def step(self, actions: Any) -> Any:
         """Observations, rewards, dones and infos."""
@@ -103,35 +107,38 @@ class Steppable(Protocol):
 
 def draw_noise(
     env: Steppable,
-    observations: FloatArray,
+    observations: Any,
+    actor: Actor,
     n_steps: int,
     clock: EpisodeClock,
     generator: torch.Generator,
 ) -> Tensor:
     """The noise of a rollout that starts from these observations, which must be numbers."""
-    _require_finite(observations, np.zeros(env.num_envs), clock)
-    return torch.randn(n_steps, env.num_envs, _action_dim(env), generator=generator)
+    _require_finite(actor.observe(observations), np.zeros(env.num_envs), clock)
+    return actor.distribution.noise((n_steps, env.num_envs), generator)
 
 
 def roll_out(
     env: Steppable,
-    observations: FloatArray,
+    observations: Any,
     actor: Actor,
     noise: Tensor,
     clock: EpisodeClock,
     on_step: OnStep,
-) -> tuple[Rollout | None, FloatArray]:
+) -> tuple[Rollout | None, Any]:
     """`collect` with its noise drawn, one row of it for each step."""  # noise [T, E, d_a]
     n_steps = noise.shape[0]
-    columns = _Columns(n_steps, env.num_envs, observations.shape[1], _action_dim(env))
-    drawn = noise.numpy()
+    observed = actor.observe(observations)  # [E, d_s]
+    columns = _Columns(n_steps, env.num_envs, observed.shape[1], noise.shape[2])
+    drawn, distribution = noise.numpy(), actor.distribution
     states = torch.from_numpy(columns.states)
     for t in range(n_steps):
-        columns.states[t] = observations
+        columns.states[t] = observed
         with torch.inference_mode():
             means, stds = (column.numpy(force=True) for column in actor.act(states[t]))  # l. 5
         columns.means[t], columns.stds[t] = means, stds
-        actions = np.add(means, stds * drawn[t], out=columns.actions[t])  # l. 6: a ~ N(mu, sigma)
+        actions = distribution.sample(means, stds, drawn[t])  # l. 6: a ~ N(mu, sigma)
+        columns.actions[t] = actions
         try:
             stepped = env.step(actor.to_environment(actions))
         except EnvironmentFaultError:
@@ -140,12 +147,12 @@ def roll_out(
             raise _raised(error, env, clock) from error
         # What overflows the memory's precision is as bad as infinity, so convert before checking
         with np.errstate(over="ignore"):
-            observations, rewards = (np.asarray(x, dtype=np.float32) for x in stepped[:2])
-        dones, infos = stepped[2:]
-        _require_finite(observations, rewards, clock)
-        columns.rewards[t], columns.next_states[t] = rewards, observations
+            observed, rewards = actor.observe(stepped[0]), np.asarray(stepped[1], dtype=np.float32)
+        observations, _, dones, infos = stepped
+        _require_finite(observed, rewards, clock)
+        columns.rewards[t], columns.next_states[t] = rewards, observed
         for i in np.flatnonzero(dones):  # the vector env has moved on to a new episode
-            last = np.asarray(infos[i]["terminal_observation"], dtype=np.float32)
+            last = actor.observe(infos[i]["terminal_observation"])[0]
             if not np.isfinite(last).all():
                 _refuse(f"observation {last}", int(i), clock)
             columns.next_states[t, i] = last
@@ -177,11 +184,6 @@ class _Columns:
     def rollout(self) -> Rollout:
         """The same memory as tensors."""
         return Rollout(**{name: torch.from_numpy(column) for name, column in vars(self).items()})
-
-
-def _action_dim(env: Steppable) -> int:
-    assert env.action_space.shape is not None
-    return int(env.action_space.shape[0])
 
 
 def _require_finite(observations: FloatArray, rewards: FloatArray, clock: EpisodeClock) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 import tyro
+from gymnasium import spaces
 
 from imel.algorithm import IMeL
 from imel.cli.arguments import EnvironmentId, RunPath, parse, require_at_least
@@ -22,6 +23,7 @@ from imel.datasets import (
     write_projector,
 )
 from imel.datasets.minari_files import minari_path
+from imel.datasets.tables import action_bounds
 from imel.errors import ImelError
 from imel.explorer.insight import Insight
 from imel.explorer.memory_map import make_plane
@@ -124,7 +126,6 @@ def _dataset_name(stored: StoredRun, model: IMeL) -> str:
 
 def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]:
     """What made the rows."""
-    space: Any = model.action_space
     return {
         "env": env,
         "policy": type(model.policy).__name__,
@@ -133,9 +134,10 @@ def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]
         "seed": model.seed,
         "settings": model.settings.as_json(),
         "policy_kwargs": dict(model.policy_kwargs),
-        "action_low": space.low.tolist(),
-        "action_high": space.high.tolist(),
-        "units": "actions, means and stds: the action range is [-1, 1]",
+        **action_bounds(model.action_space),
+        "units": "actions, means and stds: the action range is [-1, 1]"
+        if isinstance(model.action_space, spaces.Box)
+        else "actions: indicators of what was chosen; means: logits; stds: one",
         "run": layout.read_table(stored.folder / layout.PROVENANCE) or None,
         "export": provenance(),
     }

@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from imel.cli.arguments import Flag, StoredRunArguments, parse
+from imel.distributions import vector
 from imel.errors import SettingsError
 from imel.explain import Explanation, LessonExplanation, explain, familiarity_of
-from imel.explain.explanation import vector
 from imel.names import DimensionNames, names_of
 from imel.pictures.why import Chosen, Why, draw_frames
 from imel.playing import make_environment, play, require_spaces
@@ -104,11 +104,11 @@ def run(argv: Sequence[str]) -> int:
 
 
 def observations_of(policy: ImelPolicy, env_id: str, seed: int) -> NDArray[Any]:
-    """Return what is observed in an episode with the mean action."""  # [T, d_s]
+    """Return the raw states of an episode with the deterministic action."""  # [T, d_s]
     with closing(make_environment(env_id, rendered=False)) as env:
         require_spaces(policy, env, env_id)
         episode = play(env, lambda seen: policy.predict(seen, deterministic=True)[0], seed)
-        return np.array([step.observation for step in episode])
+        return np.concatenate([policy.observe(step.observation) for step in episode])
 
 
 def choose_steps(
@@ -140,7 +140,7 @@ def _without(arguments: WhyArguments, ridge: bool) -> tuple[int, ...]:
 
 def _names(policy: ImelPolicy, env_id: str) -> DimensionNames:
     with closing(make_environment(env_id, rendered=False)) as env:
-        return names_of(env, policy.state_dim, policy.action_dim)
+        return names_of(env, *policy.dimensions)
 
 
 def _explained(
@@ -188,7 +188,7 @@ def _print(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
 def _counterfactual(why: Why, otherwise: Any, without: tuple[int, ...]) -> str:
     """Say what the policy would do without some episodes, or without what they taught it."""
     names, plural = ", ".join(map(str, without)), "s" if len(without) > 1 else ""
-    change = f"mean {vector(otherwise.mean)}, a change of {vector(otherwise.mean - why.mean)}"
+    change = f"{otherwise.answer}, a change of {vector(otherwise.mean - why.mean)}"
     if isinstance(why, LessonExplanation):
         return f"without the lesson{plural} of {names}: {change}"
     left = len(why.rows) - len(otherwise.rows)
@@ -215,6 +215,7 @@ def _explanation(why: Why, count: int) -> dict[str, Any]:
     document = {
         "observation": why.observation.tolist(),
         "mean": why.mean.tolist(),
+        "answer": why.answer,
         "kind": why.kind,
         "exact": why.exact,
         "familiarity": None if np.isnan(why.familiarity) else why.familiarity,

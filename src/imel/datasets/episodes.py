@@ -22,11 +22,12 @@ _IGNORED = ("id", "seed", "options", "infos", "truncations")
 class Episode:
     """A demonstration, or a logged part of an episode, in the environment's units.
 
-    What is not known is None. `means` and `stds` are those of the Gaussian policy that acted.
+    What is not known is None. `means` and `stds` are those of the Gaussian policy that acted; of
+    discrete actions `means` are logits, and there are no `stds`.
     """
 
     observations: Array  # [T + 1, d_s] the last one is where the episode ended
-    actions: Array  # [T, d_a]
+    actions: Array  # [T, d_a], or numbers of choices
     rewards: Array | None = None  # [T]
     terminations: Array | None = None  # [T] bool; without them nothing has terminated
     means: Array | None = None  # [T, d_a]
@@ -47,7 +48,8 @@ def logged_episodes(episodes: Sequence[Any], policy: ImelPolicy, source: str) ->
     kind: Kind = "acted" if rewarded and {"means", "stds"} <= names else "shown"
     if kind == "shown":
         stds = np.broadcast_to(policy.std.cpu().numpy(), columns["actions"].shape)
-        columns |= {"means": columns["actions"], "stds": stds}
+        shown = policy.distribution.demonstrated(columns["actions"])
+        columns |= {"means": shown, "stds": stds}
     count = len(columns["states"])
     for name in ("behaviour_means", "improved_means"):
         columns[name] = columns["means"]
@@ -59,13 +61,14 @@ def logged_episodes(episodes: Sequence[Any], policy: ImelPolicy, source: str) ->
 def require_same_actions(space: Any, policy: ImelPolicy, source: str) -> None:
     """Refuse actions that were logged for another range: they would mean something else here."""
     mine = policy.action_space
-    assert isinstance(mine, spaces.Box)
-    if not (
-        isinstance(space, spaces.Box)
-        and space.shape == mine.shape
-        and np.allclose(space.low, mine.low)
-        and np.allclose(space.high, mine.high)
-    ):
+    same = mine == space
+    if isinstance(mine, spaces.Box) and isinstance(space, spaces.Box):
+        same = (
+            space.shape == mine.shape
+            and np.allclose(space.low, mine.low)
+            and np.allclose(space.high, mine.high)
+        )
+    if not same:
         raise ImelError(f"{source} does not fit this model: its actions are {space}, not {mine}")
 
 
@@ -97,14 +100,11 @@ def _episode(given: Any, source: str) -> Episode:
 
 
 def _rows(episode: Episode, policy: ImelPolicy, source: str, number: int) -> Columns:
-    assert policy.observation_space.shape is not None
-    assert isinstance(policy.action_space, spaces.Box)
-    low, high = policy.action_space.low.astype(np.float64), policy.action_space.high
-    half = (high - low) / 2.0
-    count = len(episode.actions)
+    where, count = f"{source}, episode {number}", len(episode.actions)
+    states = _states(episode.observations, policy, where)
     rows = {
-        "states": episode.observations[:-1],
-        "next_states": episode.observations[1:],
+        "states": states[:-1],
+        "next_states": states[1:],
         "actions": episode.actions,
         "rewards": episode.rewards,
         "terminated": np.zeros(count) if episode.terminations is None else episode.terminations,
@@ -114,20 +114,45 @@ def _rows(episode: Episode, policy: ImelPolicy, source: str, number: int) -> Col
         "steps": np.arange(count),
         "iterations": np.full(count, number),
     }
-    where = f"{source}, episode {number}"
     known = {name: column for name, column in rows.items() if column is not None}
-    widths = policy.observation_space.shape[0], half.size
-    checked(known, *widths, where)  # before arithmetic that would broadcast or hide
+    widths = policy.state_dim, policy.action_dim
+    if isinstance(policy.action_space, spaces.Box):
+        checked(known, *widths, where)  # before arithmetic that would broadcast or hide
+        _scale(known, policy.action_space, where)
+    else:
+        try:
+            known["actions"] = policy.distribution.encode(episode.actions)
+        except ValueError:
+            space = policy.action_space
+            raise ImelError(f"{where} has actions that are none of {space}") from None
+        if "means" in known:
+            known["stds"] = np.ones_like(known["actions"])
+    return checked(known, *widths, where)
+
+
+def _states(observations: Array, policy: ImelPolicy, where: str) -> Array:
+    """Return raw states; vectors are checked with the other columns."""
+    if policy.features_extractor is None:
+        return observations
+    try:
+        return policy.observe(observations)
+    except (ValueError, RuntimeError) as error:
+        raise ImelError(f"{where} does not fit this model: {error}") from None
+
+
+def _scale(known: Columns, space: spaces.Box, where: str) -> None:
+    """Bring actions, means and sigmas to policy units."""
+    low, high = space.low.astype(np.float64), space.high
+    half = (high - low) / 2.0
     for name in ("actions", "means"):
         if name in known:
-            known[name] = (known[name] - low) / half - 1.0  # policy units
+            known[name] = (known[name] - low) / half - 1.0
     if "means" not in known:  # a draw of a known Gaussian may well lie outside
         if (np.abs(known["actions"]) > 1.0 + 2.0 * _TOLERANCE).any():
             raise ImelError(
-                f"{where} has actions outside of {policy.action_space}: clip them first, "
+                f"{where} has actions outside of {space}: clip them first, "
                 "as the environment has done"
             )
         known["actions"] = known["actions"].clip(-1.0, 1.0)
     if "stds" in known:
         known["stds"] = known["stds"] / half
-    return checked(known, *widths, where)

@@ -62,6 +62,11 @@ def write_minari(
 ) -> None:
     """Make a new dataset of each part of an episode; `seeds` are those of the episodes."""
     place = minari_path(dataset_id)
+    if policy.features_extractor is not None:
+        raise ImelError(
+            f"the memory holds features of {policy.observation_space}, and a Minari dataset "
+            "observations: export to parquet"
+        )
     if place.exists():
         raise ImelError(f"the Minari dataset {dataset_id} exists already ({place})")
     minari = require("minari", "datasets")

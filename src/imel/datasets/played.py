@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,25 +30,27 @@ def play_episodes(model: SavedAlgorithm, env_id: str, seeds: list[int]) -> Colum
 
 def _columns(model: SavedAlgorithm, env: Environment, seed: int, number: int) -> Columns:
     policy = model.policy
-    means, stds = [], []
+    means, stds, states = [], [], []
 
-    def act(observation: Array) -> Array:
-        mean, std = policy.act(torch.from_numpy(observation[None]))
+    def act(observation: Any) -> Array:
+        states.append(policy.observe(observation)[0])
+        mean, std = policy.act(torch.from_numpy(states[-1][None]))
         means.append(mean[0].cpu().numpy())
         stds.append(std[0].cpu().numpy())
-        return policy.to_environment(means[-1])
+        return policy.to_environment(policy.distribution.mode(means[-1]))
 
     episode = list(play(env, act, seed))
     count, last = len(episode), episode[-1]
-    seen = np.array([*(step.observation for step in episode), last.next_observation])
+    seen = np.array([*states, policy.observe(last.next_observation)[0]])
     rewards = np.array([step.reward for step in episode], np.float32)
     over = np.zeros(count, np.float32)
     over[-1] = last.terminated
     taken = np.array(means)
-    same = ("actions", "means", "behaviour_means", "improved_means")
+    same = ("means", "behaviour_means", "improved_means")
     return {
         "states": seen[:-1],
         "next_states": seen[1:],
+        "actions": policy.distribution.mode(taken),
         **dict.fromkeys(same, taken),
         "stds": np.array(stds),
         "rewards": rewards,

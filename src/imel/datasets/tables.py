@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from torch.utils.tensorboard import SummaryWriter
 
 from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, checked
@@ -64,13 +65,13 @@ def read_parquet(path: Path, policy: ImelPolicy) -> Logged:
         reason = str(error).splitlines()[0]
         raise ImelError(f"{path} is not a Parquet file, or is damaged: {reason}") from None
     manifest = _manifest(table, path)
-    space: Any = policy.action_space
-    mine = [space.low.tolist(), space.high.tolist()]
-    theirs = [manifest.get("action_low"), manifest.get("action_high")]
+    mine = action_bounds(policy.action_space)
+    theirs = {name: manifest.get(name) for name in mine}
     if mine != theirs:
+        low, high = mine
         raise ImelError(
-            f"{path} does not fit this model: its actions are from {theirs[0]} to {theirs[1]}, "
-            f"not from {mine[0]} to {mine[1]}"
+            f"{path} does not fit this model: its actions are from {theirs[low]} to "
+            f"{theirs[high]}, not from {mine[low]} to {mine[high]}"
         )
     columns: Columns = {}
     try:
@@ -85,6 +86,16 @@ def read_parquet(path: Path, policy: ImelPolicy) -> Logged:
     state_dim, action_dim = policy.memory.states.shape[1], policy.memory.actions.shape[1]
     rows = checked(columns, state_dim, action_dim, str(path))
     return Logged(rows, "annotated", rewarded=True)
+
+
+def action_bounds(space: Any) -> dict[str, Any]:
+    """Return what an action is between: the bounds, or the first and last number of a choice."""
+    if isinstance(space, spaces.Box):
+        return {"action_low": space.low.tolist(), "action_high": space.high.tolist()}
+    starts = np.zeros(space.shape, int) if isinstance(space, spaces.MultiBinary) else space.start
+    counts = {spaces.Discrete: "n", spaces.MultiDiscrete: "nvec"}.get(type(space))
+    last = starts + (2 if counts is None else getattr(space, counts)) - 1
+    return {"action_low": np.array(starts).tolist(), "action_high": np.array(last).tolist()}
 
 
 def _array(table: Any, name: str) -> Array:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from imel.distributed.connection import LOCAL, connect
 from imel.distributed.ray_environments import RayEnvironments
 from imel.distributed.worker import Part, Step
 from imel.environments import make_environments
-from imel.errors import SettingsError
+from imel.errors import SettingsError, SpaceError
 from imel.experience import Rollout
 from imel.policy import ImelPolicy
 from imel.rollout import Actor, EpisodeClock, FloatArray, OnStep, draw_noise, roll_out
@@ -45,6 +46,11 @@ class RaySampler:
         probe = make_environments(env_id, 1)  # what cannot be made is refused in one line
         both = probe.observation_space, probe.action_space
         probe.close()
+        if not isinstance(both[0], spaces.Box) or len(both[0].shape) != 1:
+            raise SpaceError(
+                f"a RaySampler observes vectors, not {both[0]}; "
+                "gymnasium.wrappers.FlattenObservation makes them of most spaces"
+            )
         return RayEnvironments(connect(self.address), env_id, n_envs, self.n_workers, both)
 
     def collect(
@@ -59,7 +65,7 @@ class RaySampler:
     ) -> tuple[Rollout | None, FloatArray]:
         """As `imel.rollout.collect`."""
         assert isinstance(env, RayEnvironments)
-        noise = draw_noise(env, observations, n_steps, clock, generator)
+        noise = draw_noise(env, observations, actor, n_steps, clock, generator)
         policy = env.put(_on_cpu(actor))
         parts = env.ask(
             "collect",
@@ -70,7 +76,7 @@ class RaySampler:
                 )
             ],
         )
-        record = _Record(env, parts)
+        record = _Record(env, parts, actor)
         result = roll_out(record, observations, record, noise, clock, on_step)
         if record.taken < n_steps:  # a callback has ended it: the rest never was
             env.rewind()
@@ -80,9 +86,10 @@ class RaySampler:
 class _Record:
     """The parts of an iteration, gone through as environments and policy at once."""
 
-    def __init__(self, env: RayEnvironments, parts: list[Part]) -> None:
+    def __init__(self, env: RayEnvironments, parts: list[Part], actor: Actor) -> None:
         self._env, self._parts = env, parts
-        self.num_envs, self.action_space = env.num_envs, env.action_space
+        self.num_envs = env.num_envs
+        self.distribution, self.observe = actor.distribution, actor.observe
         self.taken = 0
 
     @property

@@ -75,7 +75,8 @@ class Worker:
         with denormals_flushed():
             for t in range(noise.shape[0]):
                 means, stds = self._act(policy, observations)
-                sent = policy.to_environment((means + stds * noise[t]).numpy())
+                drawn = policy.distribution.sample(means.numpy(), stds.numpy(), noise[t].numpy())
+                sent = policy.to_environment(drawn)
                 try:
                     stepped = self._env.step(sent)
                 except EnvironmentFaultError as fault:

@@ -82,7 +82,8 @@ def explain(
     A `RidgePolicy` is explained by its lessons (`LessonExplanation`), one of the paper's policies
     by its memories (`Explanation`).
 
-    :param observation: [d_s] for one explanation, [T, d_s] for a list of them
+    :param observation: [d_s] for one explanation, [T, d_s] for a list of them; where the policy
+        observes no vectors an observation, several of them, or raw states as in its memory
     :param without: rows of the memory, or a mask over them, that one of the paper's policies is to
         do without
     :param without_episodes: episodes whose memories one of the paper's policies is to do without
@@ -94,27 +95,35 @@ def explain(
     refuse_other_family(policy, memories, without_lessons is not None)
     width = states.shape[-1]
     tensors = torch.as_tensor(states.reshape(-1, width), device=policy.device)
+    named = names or names_for(None, *policy.dimensions)
     explained: list[Any]
     if isinstance(policy, RidgePolicy):
         if without_lessons is not None and len(without_lessons):
             policy = policy_without(policy, lessons=without_lessons)
-        named = names or names_for(None, policy.state_dim, policy.action_dim)
         explained = list(explain_lessons(policy, tensors, named))
     elif isinstance(policy, PaperPolicy):
         left_out = chosen_rows(policy, without, without_episodes)
         kept = np.flatnonzero(~left_out)
         if left_out.any():
             policy = policy_without(policy, left_out)
-        explained = [explain_memories(policy, kept, state[None]) for state in tensors]
+        explained = [explain_memories(policy, kept, state[None], named) for state in tensors]
     else:
         raise ImelError(f"{type(policy).__name__} is neither a RidgePolicy nor a PaperPolicy")
     return explained[0] if states.ndim == 1 else explained
 
 
 def _checked(policy: ImelPolicy, observation: NDArray[Any]) -> NDArray[Any]:
-    """Return observations; refuse what the policy cannot observe."""
-    states = np.asarray(observation, dtype=np.float32)
+    """Return raw states; refuse what the policy cannot observe."""
     width = policy.state_dim
+    given = isinstance(observation, np.ndarray) and observation.shape[-1:] == (width,)
+    if policy.features_extractor is not None and not given:
+        try:
+            several = policy.obs_to_tensor(observation)[1]
+        except (ValueError, TypeError) as error:
+            raise ImelError(f"the policy cannot observe this: {error}") from None
+        observed = policy.observe(observation)
+        return observed if several else observed[0]
+    states = np.asarray(observation, dtype=np.float32)
     if states.ndim not in (1, 2) or states.shape[-1] != width:
         raise ImelError(
             f"observations of shape ({width},) are explained, or several as (T, {width}), "

@@ -9,6 +9,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from imel.distributions import Distribution, vector
+from imel.names import DimensionNames
+
 Array = NDArray[Any]
 
 Kind = Literal["sum", "attention", "sensitivity", "none"]
@@ -35,11 +38,19 @@ _CONNECTION: dict[Kind, str] = {
 class Readable(ABC):
     """What explanations by memories and by lessons have in common: sentences and a short table."""
 
+    mean: Array
     familiarity: float
+    distribution: Distribution
+    names: DimensionNames
     headings: tuple[str, ...]
     """What the cells of the table are."""
     widths: ClassVar[tuple[int, ...]]
     """Characters of all columns but the last, in a pipe."""
+
+    @property
+    def answer(self) -> str:
+        """What the policy does, in words."""
+        return self.distribution.words(self.mean, self.names.action)
 
     @abstractmethod
     def sentence(self) -> str:
@@ -108,6 +119,8 @@ class Explanation(Readable):
     states: Array  # [N, d_s] raw
     episodes: Array  # [N]
     steps: Array  # [N]
+    distribution: Distribution
+    names: DimensionNames
 
     @staticmethod
     def columns() -> tuple[str, ...]:
@@ -132,7 +145,7 @@ class Explanation(Readable):
         """Where the mean comes from, in words."""
         about = f"{self.effective_neighbours:.{0 if self.effective_neighbours >= 10 else 1}f}"
         said = _CONNECTION[self.kind].format(count=len(self.weights), about=about)
-        return f"mean {vector(self.mean)} {said}"
+        return f"{self.answer} {said}"
 
     def table(self, count: int) -> list[tuple[str, ...]]:
         """The first rows in words, under the headings."""
@@ -152,9 +165,3 @@ class Explanation(Readable):
         from imel.explain.picture import draw_memories
 
         return draw_memories(self)
-
-
-def vector(values: Array, longest: int = 6, digits: int = 2) -> str:
-    """A vector on one line."""
-    more = " ..." if len(values) > longest else ""
-    return "[" + " ".join(f"{value:+.{digits}f}" for value in values[:longest]) + more + "]"

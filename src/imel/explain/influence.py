@@ -13,6 +13,7 @@ from imel.experience import Context
 from imel.explain.explanation import Explanation, Kind
 from imel.explain.familiarity import familiarity_of
 from imel.interpolators.base import Weighted, effective_neighbours
+from imel.names import DimensionNames
 from imel.policy import PaperPolicy
 
 
@@ -76,7 +77,9 @@ def _about(weights: Tensor) -> float:
     return float(effective_neighbours(weights.abs()[None]))
 
 
-def explain_memories(policy: PaperPolicy, numbers: NDArray[Any], state: Tensor) -> Explanation:
+def explain_memories(
+    policy: PaperPolicy, numbers: NDArray[Any], state: Tensor, names: DimensionNames
+) -> Explanation:
     """Explain the mean at one raw state [1, d_s] by the memories it is interpolated from.
 
     `numbers` are those of the memory's rows before some were left out.
@@ -105,5 +108,7 @@ def explain_memories(policy: PaperPolicy, numbers: NDArray[Any], state: Tensor) 
         weights=array(influence.weights),
         contributions=array(influence.contributions),
         rows=numbers[order.cpu().numpy()],
+        distribution=policy.distribution,
+        names=names,
         **{name: array(memory.column(name)) for name in Explanation.columns()},
     )

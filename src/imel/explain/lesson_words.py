@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imel.explain.explanation import vector
+from imel.distributions import vector
 
 if TYPE_CHECKING:
     from imel.explain.lessons import LessonExplanation
@@ -21,7 +21,7 @@ _SAME = 0.05
 
 def sentence(why: LessonExplanation) -> str:
     """Say which lessons taught the mean, when, and how many speak against it."""
-    said, mostly = f"mean {vector(why.mean)}", why.mostly
+    said, mostly = why.answer, why.mostly
     if not len(mostly):
         return f"{said}: no lesson has taught the policy anything here"
     lessons = why.lessons

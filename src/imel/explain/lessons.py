@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from imel.distributions import Distribution
 from imel.errors import ImelError
 from imel.explain import lesson_words
 from imel.explain.explanation import Readable
@@ -94,7 +95,6 @@ class LessonExplanation(Readable):
 
     kind: ClassVar = "lessons"
     exact: ClassVar = True
-    headings = ("episode", "steps of run", "return", "share", "adds to the mean")
     widths = (11, 15, 9, 7)
 
     observation: Array  # [d_s] raw
@@ -105,14 +105,23 @@ class LessonExplanation(Readable):
     """The share of memories that are at least as far from the other episodes as this state is
     from memory. NaN if the memory holds a single episode."""
     names: DimensionNames
+    distribution: Distribution
     remembered: Mapping[str, Array] = field(repr=False)
     """The policy's memory, of which `moments` are taken."""
 
     @property
+    def headings(self) -> tuple[str, ...]:  # type: ignore[override]
+        """What the cells of the table are."""
+        added = f"adds to the {self.distribution.parameters}"
+        return ("episode", "steps of run", "return", "share", added)
+
+    @property
     def along(self) -> Array:
-        """What each lesson adds in the direction of the mean; their sum is the mean's norm."""
-        norm = float(np.linalg.norm(self.mean))
-        return np.asarray(self.lessons.contributions @ (self.mean / (norm or 1.0)))  # [L]
+        """What each lesson adds in the direction of the mean; their sum is the mean's norm.
+
+        Where actions are discrete: what it adds to the logits of the options that are chosen.
+        """
+        return np.asarray(self.lessons.contributions @ self.distribution.direction(self.mean))
 
     @property
     def mostly(self) -> Array:
@@ -206,6 +215,7 @@ def explain_lessons(
             sensitivity=sensitivity[i].cpu().numpy(),
             familiarity=float(familiar[i]),
             names=names,
+            distribution=policy.distribution,
             remembered=remembered,
         )
         for i in range(len(states))

@@ -96,10 +96,11 @@ def _bars(why: LessonExplanation, count: int) -> list[str]:
 
 def _making(why: LessonExplanation, height: int) -> list[str]:
     """The sum of lessons in the direction of the mean over the run's steps."""
-    making, norm = why.making, float(np.linalg.norm(why.mean))
+    making, direction = why.making, why.distribution.direction(why.mean)
+    norm = float(why.mean @ direction)
     if not norm:
         return []
-    values = np.concatenate([[0.0], making.means @ (why.mean / norm)])
+    values = np.concatenate([[0.0], making.means @ direction])
     steps = np.concatenate([making.steps[:1], making.steps])
     low, high = min(0.0, float(values.min())), max(norm, float(values.max()))
     start, top, bottom = _LESSONS_LEFT + 2 * _LESSON_BAR + _GAP, _LINE, height - _LINE
@@ -119,7 +120,7 @@ def _making(why: LessonExplanation, height: int) -> list[str]:
         f'<line x1="{start}" x2="{start + _CURVE}" y1="{y(norm):.1f}" y2="{y(norm):.1f}" '
         f'stroke="{_MEAN}" stroke-dasharray="4 3"/>',
         f'<polyline points="{points}" fill="none" stroke="{_BLUE}" stroke-width="1.5"/>',
-        _text(start - 4, y(norm) + 4, "mean", "end"),
+        _text(start - 4, y(norm) + 4, why.distribution.parameters, "end"),
         _text(start, height - 4, "0"),
         _text(start + _CURVE, height - 4, f"{short(span)} steps", "end"),
     ]

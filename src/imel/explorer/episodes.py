@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
@@ -99,25 +100,28 @@ def record(
     progress: Callable[[float], None],
 ) -> None:
     """Play an episode; steps and frames are there to be watched as soon as they are made."""
-    draws = np.random.default_rng(seed)
-    spent, actions = 0.0, list[Array]()
+    policy, generator = insight.policy, torch.Generator().manual_seed(seed)
+    spent, actions, states = 0.0, list[Array](), list[Array]()
     with closing(make_environment(env_id, rendered=episode.no_frames is None)) as env:
-        require_spaces(insight.policy, env, env_id)
+        require_spaces(policy, env, env_id)
 
-        def act(observation: Array) -> Array:
+        def act(observation: Any) -> Array:
             nonlocal spent
             step, begun = len(actions), time.perf_counter()
             if spent <= _SECONDS_A_STEP * step:
                 _draw(episode, env, step)
                 # The first one also opens the drawing context
                 spent += time.perf_counter() - begun if step else 0.0
-            (mean,), (std,) = insight.act(observation[None])
-            actions.append(mean + std * draws.standard_normal(len(mean)) if noise else mean)
-            return insight.policy.to_environment(actions[-1])
+            states.append(policy.observe(observation)[0])
+            mean, std = insight.act(states[-1][None])
+            drawn = policy.distribution.noise((1,), generator).numpy()
+            sampled = policy.distribution.sample(mean, std, drawn)
+            actions.append((sampled if noise else policy.distribution.mode(mean))[0])
+            return policy.to_environment(actions[-1])
 
         for number, step in enumerate(play(env, act, seed, LONGEST), start=1):
             with episode.lock:
-                episode.observations.append(step.observation)
+                episode.observations.append(states[-1])
                 episode.actions.append(actions[-1].astype(np.float32))
                 episode.rewards.append(step.reward)
             progress(number / LONGEST)

@@ -126,6 +126,8 @@ class Insight:
         mean, std = (part[0].cpu().numpy() for part in self.left.act(states))
         score = float(familiarity_of(self.left)(states)[0])
         familiarity = None if np.isnan(score) else score
+        if not self.policy.distribution.scaled:
+            std = np.zeros_like(std)
         answer = Answer(mean, std, familiarity)
         if isinstance(self.left, RidgePolicy):
             return replace(answer, **self._lessons(self.left, states))

@@ -19,9 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from gymnasium import spaces
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
@@ -219,28 +217,3 @@ def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
         state.setdefault(int(number), {})[key] = tensor
     groups = optimizer.state_dict()["param_groups"]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
-
-
-def spaces_to_tensors(
-    observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
-) -> dict[str, Tensor]:
-    """Return the bounds of two Box spaces."""
-    tensors = {}
-    for name, space in (("observation", observation_space), ("action", action_space)):
-        assert isinstance(space, spaces.Box)
-        tensors[f"spaces/{name}/low"] = torch.as_tensor(np.array(space.low))
-        tensors[f"spaces/{name}/high"] = torch.as_tensor(np.array(space.high))
-    return tensors
-
-
-def spaces_from_tensors(tensors: Mapping[str, Tensor]) -> tuple[spaces.Box, spaces.Box]:
-    """What `spaces_to_tensors` took apart."""
-
-    def box(name: str) -> spaces.Box:
-        bounds = [tensors.get(f"spaces/{name}/{side}") for side in ("low", "high")]
-        low, high = (None if bound is None else bound.numpy() for bound in bounds)
-        if low is None or high is None or low.shape != high.shape:
-            raise CheckpointError(f"the checkpoint lacks the bounds of the {name} space")
-        return spaces.Box(low, high, dtype=low.dtype.type)
-
-    return box("observation"), box("action")

@@ -18,6 +18,7 @@ from imel.critic import Critic
 from imel.errors import CheckpointError, ImelError
 from imel.normaliser import ReturnScale
 from imel.persistence import checkpoint
+from imel.persistence.spaces import spaces_from_tensors, spaces_to_tensors
 from imel.policy import ImelPolicy
 from imel.rollout import EpisodeClock
 from imel.settings import Settings
@@ -62,7 +63,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
     def _make_policy(self) -> ImelPolicy: ...
 
     @abstractmethod
-    def _make_critic(self) -> Critic: ...
+    def _make_critic(self, state_dim: int) -> Critic: ...
 
     @property
     def optimizer_names(self) -> list[str]:
@@ -131,7 +132,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
             seed=document["seed"] if seed is None else seed,
             **{**document["settings"], **settings},
         )
-        model.observation_space, model.action_space = checkpoint.spaces_from_tensors(tensors)
+        model.observation_space, model.action_space = spaces_from_tensors(tensors)
         model.n_envs = document["n_envs"]
         model._check_sizes(tensors, path)
         model._setup_model()
@@ -150,9 +151,10 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
         # On the device that holds nothing: what a file claims about sizes is not believed
         with torch.device("meta"), checkpoint.building(path):
             found = checkpoint.under("policy", tensors)
+            policy = self._make_policy()
             shapes = {
-                "policy": self._make_policy().shapes_for(found),
-                "critic": self._make_critic().state_dict(),
+                "policy": policy.shapes_for(found),
+                "critic": self._make_critic(policy.state_dim).state_dict(),
             }
         for part, expected in shapes.items():
             checkpoint.check_tensors(expected, checkpoint.under(part, tensors), part, path)
@@ -184,7 +186,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
 
 def model_tensors(model: SavedAlgorithm) -> dict[str, Tensor]:
     """Weights, memory, normaliser, optimisers, random states and spaces, by flat name."""
-    tensors = checkpoint.spaces_to_tensors(model.observation_space, model.action_space)
+    tensors = spaces_to_tensors(model.observation_space, model.action_space)
     for name in MODULES:
         tensors |= checkpoint.prefixed(name, getattr(model, name).state_dict())
     for name in model.optimizer_names:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imel.errors import SettingsError
+from imel.names import DimensionNames, names_for
 from imel.pictures.surface import PolicySurface
 from imel.policy import ImelPolicy
 
@@ -62,27 +63,35 @@ def common_view(policies: Sequence[ImelPolicy]) -> View:
 
 
 def policy_surface(
-    policy: ImelPolicy, title: str, action: int | None = None, view: View | None = None
+    policy: ImelPolicy,
+    title: str,
+    action: int | None = None,
+    view: View | None = None,
+    names: DimensionNames | None = None,
 ) -> PolicySurface:
-    """Compute the policy's mean over a plane, for one dimension of the action."""
-    memory = policy.memory
-    improved = memory.column("improved_means")
-    chosen, note = choose_action(improved, action)
-    states = memory.column("states")
+    """Compute the policy's mean over a plane, for one dimension of the action.
+
+    Where actions are discrete: the probability of one option.
+    """
+    memory, shown = policy.memory, policy.distribution.shown
+    improved = shown(as_array(memory.column("improved_means")))
+    choice = choose_action(policy, improved, action, names)
+    chosen, states = choice.dimension, memory.column("states")
     plane, x, y = common_view([policy]) if view is None else view
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    means = act_at(policy, plane.states(grid))
+    means = shown(act_at(policy, plane.states(grid)))
     return PolicySurface(
-        title=title + note,
+        title=title + choice.note,
         axis_labels=plane.labels,
-        action_label="action" if improved.shape[1] == 1 else f"action {chosen}",
+        action_label=choice.label,
         x=x,
         y=y,
         means=means[:, chosen].reshape(len(y), len(x)),
         positions=plane.coordinates(states),
-        old_means=as_array(memory.column("means")[:, chosen]),
-        improved_means=as_array(improved[:, chosen]),
-        policy_means=act_at(policy, states)[:, chosen],
+        old_means=shown(as_array(memory.column("means")))[:, chosen],
+        improved_means=improved[:, chosen],
+        policy_means=shown(act_at(policy, states))[:, chosen],
+        span=policy.distribution.span,
     )
 
 
@@ -126,17 +135,32 @@ def _component_label(number: int, share: float, direction: Tensor) -> str:
     return f"component {number + 1} ({share:.0%} of variance): {terms}{more}"
 
 
-def choose_action(improved: Tensor, action: int | None) -> tuple[int, str]:
-    """Choose the action dimension to show, and a note on the choice where there is one."""
+@dataclass(frozen=True)
+class Shown:
+    """The dimension of the action that is shown."""
+
+    dimension: int
+    note: str
+    """A note on the choice, where there is one."""
+    label: str
+
+
+def choose_action(
+    policy: ImelPolicy, improved: Array, action: int | None, names: DimensionNames | None = None
+) -> Shown:
+    """Choose the dimension of the action, or the option of a discrete one, that is shown."""
     count = improved.shape[1]
     if action is not None and not 0 <= action < count:
         raise SettingsError(f"action={action} is not between 0 and {count - 1}")
     if count == 1:
-        return 0, ""
-    if action is not None:
-        return action, f": action {action} of {count}"
-    chosen = int(improved.var(dim=0, unbiased=False).argmax())
-    return chosen, f": action {chosen} of {count}, whose μ* varies most"
+        return Shown(0, "", "action")
+    chosen = int(improved.var(axis=0).argmax()) if action is None else action
+    if policy.distribution.sizes:
+        named = names or names_for(None, *policy.dimensions)
+        label = f"probability of: {named.action[chosen]}"
+        return Shown(chosen, f", {label}", label)
+    why = ", whose μ* varies most" if action is None else ""
+    return Shown(chosen, f": action {chosen} of {count}{why}", f"action {chosen}")
 
 
 def _axis(coordinates: Array) -> Array:

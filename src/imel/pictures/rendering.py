@@ -79,13 +79,21 @@ def pose(env: Environment, observation: Array) -> None:
         inner.state = np.array([np.arctan2(observation[1], observation[0]), observation[2]])
         inner.last_u = None
         observed = inner._get_obs()
-    elif name in ("Continuous_MountainCarEnv", "InvertedPendulumEnv") or _is_locomotion(inner):
+    elif name == "AcrobotEnv":
+        cosines, sines = observation[[0, 2]], observation[[1, 3]]
+        inner.state = np.concatenate([np.arctan2(sines, cosines), observation[4:]])
+        observed = inner._get_ob()
+    elif name in _POSED or _is_locomotion(inner):
         observed = _set_state(inner, np.asarray(observation, dtype=np.float64))
     else:
         raise ImelError(f"{name} cannot be put into a remembered state")
     visible = observed[: len(observation)]
     if not np.allclose(visible, observation[: len(visible)], rtol=1e-3, atol=1e-3):
         raise UnclearStateError("the observation does not determine what is to be drawn")
+
+
+_POSED = (*("Continuous_MountainCarEnv", "MountainCarEnv", "CartPoleEnv", "InvertedPendulumEnv"),)
+"""Environments that observe their whole state as it is."""
 
 
 def _is_locomotion(inner: Any) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from imel.algorithm import IMeL
 from imel.errors import ImelError
+from imel.names import names_for
 from imel.pictures.curve import curve_figure, read_curve
 from imel.pictures.plane import (
     as_array,
@@ -40,7 +41,9 @@ def draw_run(
             *([f"seed {config['seed']}"] if "seed" in config else []),
         ]
     )
-    figures = {layout.POLICY: surface_figure(policy_surface(model.policy, title, action))}
+    names = names_for(config.get("env"), *model.policy.dimensions)
+    surface = policy_surface(model.policy, title, action, names=names)
+    figures = {layout.POLICY: surface_figure(surface)}
     monitor = folder / layout.MONITOR
     if monitor.is_file():
         curve = read_curve(monitor, folder / layout.EVALUATION, title)
@@ -71,17 +74,22 @@ def update_step(place: Path, iteration: int | None, action: int | None) -> Updat
     if not len(memory) or memory.holds_prior:
         raise ImelError(f"{nearest.path.name} has made no update yet")
     newest = memory.column("iterations") == memory.column("iterations").max()
-    states, improved = (memory.column(name)[newest] for name in ("states", "improved_means"))
-    chosen, note = choose_action(improved, action)
+    states, shown = memory.column("states")[newest], policy.distribution.shown
+    old, improved = (
+        shown(as_array(memory.column(name)[newest])) for name in ("means", "improved_means")
+    )
+    choice = choose_action(policy, improved, action)
+    chosen = choice.dimension
     plane = principal_plane(policy, states)
     return UpdateStep(
-        title=f"{name}: update {nearest.iteration}, {len(states):,} new experiences{note}",
+        title=f"{name}: update {nearest.iteration}, {len(states):,} new experiences{choice.note}",
         axis_label=plane.labels[0],
-        action_label="action" if improved.shape[1] == 1 else f"action {chosen}",
+        action_label=choice.label,
         positions=plane.coordinates(states)[:, 0],
-        old_means=as_array(memory.column("means")[newest][:, chosen]),
-        improved_means=as_array(improved[:, chosen]),
-        new_means=as_array(policy.act(states)[0][:, chosen]),
+        old_means=old[:, chosen],
+        improved_means=improved[:, chosen],
+        new_means=shown(as_array(policy.act(states)[0]))[:, chosen],
+        span=policy.distribution.span,
     )
 
 
@@ -96,11 +104,13 @@ def training_surfaces(place: Path, action: int | None) -> list[PolicySurface]:
     chosen = np.unique(np.linspace(0, len(models) - 1, _MOST_FRAMES).astype(int))
     shown = [models[i] for i in chosen]
     policies = [ImelPolicy.load(str(model.path)) for model in shown]
-    dimension, note = choose_action(policies[-1].memory.column("improved_means"), action)
+    last = policies[-1]
+    improved = last.distribution.shown(as_array(last.memory.column("improved_means")))
+    choice = choose_action(last, improved, action)
     view = common_view(policies)
     surfaces = []
     for model, policy in zip(shown, policies, strict=True):
         steps = "" if model.timesteps is None else f", {model.timesteps:,} steps"
-        title = f"{name}{note}\niteration {model.iteration}{steps}"
-        surfaces.append(replace(policy_surface(policy, "", dimension, view), title=title))
+        title = f"{name}{choice.note}\niteration {model.iteration}{steps}"
+        surfaces.append(replace(policy_surface(policy, "", choice.dimension, view), title=title))
     return surfaces

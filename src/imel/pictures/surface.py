@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from imel.pictures.nearby import Array, Summary, summarise_near
 
-_MAP, _RANGE = "coolwarm", Normalize(-1.0, 1.0)
+_MAP = "coolwarm"
 _RAISED, _LOWERED, OLD, POLICY = "#b2182b", "#2166ac", "#8a8a8a", "#111111"
 _MOST_ARROWS = 300
 _ARROW_HEIGHT = 0.06
@@ -49,6 +49,13 @@ class PolicySurface:
     old_means: Array  # [N] mu: the mean when the memory was made
     improved_means: Array  # [N] mu*
     policy_means: Array  # [N] the policy's mean now, at each memory's own state
+    span: tuple[float, float] = (-1.0, 1.0)
+    """The range of actions, or of the probability that stands in a discrete action's place."""
+
+    @property
+    def colours(self) -> Normalize:
+        """The range as colours."""
+        return Normalize(*self.span)
 
     def shown(self) -> NDArray[np.intp]:
         """Rows that are drawn: all, or a sample of them that is always the same."""
@@ -71,10 +78,15 @@ def surface_figure(surface: PolicySurface) -> Figure:
 
 def _draw_policy(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
     image = draw_map(axes, surface)
-    axes.set_title("the policy's mean, and memories coloured by μ*", fontsize=11)
-    figure.colorbar(
-        image, ax=axes, label=f"{surface.action_label} (its range is [-1, 1])", extend="both"
-    )
+    axes.set_title("the policy, and memories coloured by their improvement μ*", fontsize=11)
+    _colour_bar(figure, axes, image, surface)
+
+
+def _colour_bar(figure: Figure, axes: Axes, image: QuadMesh, surface: PolicySurface) -> None:
+    probability = surface.span == (0.0, 1.0)
+    note = "" if probability else " (its range is [-1, 1])"
+    extend = "neither" if probability else "both"
+    figure.colorbar(image, ax=axes, label=f"{surface.action_label}{note}", extend=extend)
 
 
 def draw_map(axes: Axes, surface: PolicySurface) -> QuadMesh:
@@ -86,7 +98,7 @@ def draw_map(axes: Axes, surface: PolicySurface) -> QuadMesh:
         shading="gouraud",
         rasterized=True,
         cmap=_MAP,
-        norm=_RANGE,
+        norm=surface.colours,
     )
     rows = surface.shown()
     x, y = surface.positions[rows].T
@@ -101,7 +113,7 @@ def draw_map(axes: Axes, surface: PolicySurface) -> QuadMesh:
         edgecolors="black",
         linewidths=0.5,
         cmap=_MAP,
-        norm=_RANGE,
+        norm=surface.colours,
         zorder=3,
     )
     axes.set_xlim(surface.x[0], surface.x[-1])
@@ -120,10 +132,10 @@ def _draw_update(axes: Axes, surface: PolicySurface) -> None:
     label = "new policy: mean and 10–90 % over the memories near there"
     line = draw_policy_line(axes, surface.positions[:, 0], surface.policy_means, surface.x, label)
     axes.fill_between(line.places, line.low, line.high, color=POLICY, alpha=0.13, linewidth=0)
-    scale_actions(axes, np.concatenate([old, improved, surface.policy_means]))
+    values = np.concatenate([old, improved, surface.policy_means])
+    scale_actions(axes, values, surface.action_label, surface.span)
     axes.set_xlim(surface.x[0], surface.x[-1])
     axes.set_xlabel(surface.axis_labels[0])
-    axes.set_ylabel(f"{surface.action_label} (logarithmic beyond [-1, 1])")
     axes.set_title("the memories' improvement, and the policy made of it", fontsize=11)
 
 
@@ -132,8 +144,7 @@ def save_animation(surfaces: Sequence[PolicySurface], path: Path, per_second: in
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     axes = figure.subplots()
     image = draw_map(axes, surfaces[-1])
-    label = f"{surfaces[-1].action_label} (its range is [-1, 1])"
-    figure.colorbar(image, ax=axes, label=label, extend="both")
+    _colour_bar(figure, axes, image, surfaces[-1])
     # Laid out once, with the longest title: frames must not jump
     axes.set_title(max((surface.title for surface in surfaces), key=len), fontsize=11)
     figure.draw_without_rendering()
@@ -176,11 +187,17 @@ def draw_arrows(axes: Axes, x: Array, start: Array, end: Array, **style: Any) ->
         axes.scatter(x[chosen], end[chosen], marker=marker, s=7, linewidths=0, **style)
 
 
-def scale_actions(axes: Axes, values: Array) -> None:
+def scale_actions(axes: Axes, values: Array, label: str, span: tuple[float, float]) -> None:
     """Scale the axis: the action range linear, means beyond it logarithmic.
 
-    Beyond the range actions are clipped and means no longer matter, but they may be far off.
+    Beyond the range actions are clipped and means no longer matter, but they may be far off. There
+    are no probabilities beyond theirs.
     """
+    if span == (0.0, 1.0):
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_ylabel(label)
+        return
+    axes.set_ylabel(f"{label} (logarithmic beyond [-1, 1])")
     axes.set_yscale("symlog", linthresh=1.0, linscale=2.0)
     low, high = np.percentile(values, [1.0, 99.0])
     axes.set_ylim(min(1.4 * low, -1.15), max(1.4 * high, 1.15))

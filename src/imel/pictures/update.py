@@ -31,6 +31,7 @@ class UpdateStep:
     old_means: Array  # [T] mu: the old policy, which acted
     improved_means: Array  # [T] mu*
     new_means: Array  # [T] the new policy at the same states
+    span: tuple[float, float] = (-1.0, 1.0)
 
 
 def update_figure(step: UpdateStep) -> Figure:
@@ -60,10 +61,10 @@ def update_figure(step: UpdateStep) -> Figure:
         draw_policy_line(
             axes, step.positions, means, places, f"{name}, mean near there", old=of_old
         )
-    scale_actions(axes, np.concatenate([old, improved, step.new_means]))
+    values = np.concatenate([old, improved, step.new_means])
+    scale_actions(axes, values, step.action_label, step.span)
     axes.set_xlim(low, high)
     axes.set_xlabel(step.axis_label)
-    axes.set_ylabel(f"{step.action_label} (logarithmic beyond [-1, 1])")
     axes.set_title(textwrap.fill(step.title, _TITLE_WIDTH), fontsize=11)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

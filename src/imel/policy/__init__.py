@@ -1,6 +1,6 @@
 """Policies by name: `RidgePolicy`, the default, and the paper's."""
 
-from imel.policy.base import ImelPolicy, check_spaces
+from imel.policy.base import ImelPolicy
 from imel.policy.paper import (
     AnpPolicy,
     MkiPolicy,
@@ -10,6 +10,7 @@ from imel.policy.paper import (
     RegressorPolicy,
 )
 from imel.policy.ridge import RidgePolicy
+from imel.policy.spaces import check_spaces
 
 POLICIES: dict[str, type[ImelPolicy]] = {
     policy.__name__: policy

@@ -1,6 +1,9 @@
-"""What every policy has: a memory, a normaliser and a Gaussian around a mean, as in SB3.
+"""What every policy has: a memory, a normaliser and a distribution of actions, as in SB3.
 
-    raw state -> Normaliser -> mean mu -> N(mu, sigma) -> action
+    observation -> raw state -> Normaliser -> mean mu -> N(mu, sigma) -> action
+
+Where actions are discrete the "mean" are logits (`imel.distributions`), and where observations are
+no vectors the state is what a frozen features extractor returns (`imel.policy.spaces`).
 
 The two families differ in how the mean is made: `imel.policy.paper` and `imel.policy.ridge`.
 """
@@ -8,7 +11,7 @@ The two families differ in how the mean is made: `imel.policy.paper` and `imel.p
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
@@ -19,9 +22,10 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor
 
-from imel.errors import SpaceError
+from imel.distributions import distribution_for
 from imel.memory import Memory
 from imel.normaliser import Normaliser
+from imel.policy.spaces import check_spaces, make_extractor
 from imel.rollout import FloatArray
 from imel.settings import Settings
 from imel.settings.validation import updated
@@ -52,16 +56,29 @@ class ImelPolicy(BasePolicy):
         **options: Any,
     ) -> None:
         check_spaces(observation_space, action_space)
+        extractor = make_extractor(observation_space)
         # squash_output: predictions in [-1, 1] are rescaled to the action space by the base class
-        super().__init__(observation_space, action_space, squash_output=True)
-        assert observation_space.shape is not None
-        assert action_space.shape is not None
-        self.state_dim, self.action_dim = observation_space.shape[0], action_space.shape[0]
+        squash_output = isinstance(action_space, spaces.Box)
+        super().__init__(
+            observation_space,
+            action_space,
+            features_extractor=extractor,
+            squash_output=squash_output,
+        )
+        self.distribution = distribution_for(action_space)
+        self.action_dim = self.distribution.width
+        if extractor is None:
+            assert observation_space.shape is not None
+            self.state_dim = observation_space.shape[0]
+        else:
+            self.state_dim = extractor.features_dim
         self.options = self.make_options(options)
         self.min_std = min_std
         self.normaliser = Normaliser(self.state_dim)
         self.memory = Memory(memory_size, self.state_dim, self.action_dim)
-        self.register_buffer("std", torch.full((self.action_dim,), 0.5))
+        self.register_buffer(
+            "std", torch.full((self.action_dim,), 0.5 if self.distribution.scaled else 1.0)
+        )
         self.generator = torch.Generator().manual_seed(0)
         self.cache: dict[str, Any] = {}
         """What was computed from the policy as it stands; `invalidate` empties it."""
@@ -79,6 +96,11 @@ class ImelPolicy(BasePolicy):
     @classmethod
     def check_settings(cls, settings: Any) -> None:
         """Refuse values of settings that this policy cannot have."""
+
+    @property
+    def dimensions(self) -> tuple[int, int, Sequence[int]]:
+        """The widths of state and action, and the options of each discrete choice."""
+        return self.state_dim, self.action_dim, self.distribution.sizes
 
     # --- acting ---
 
@@ -104,21 +126,37 @@ class ImelPolicy(BasePolicy):
         normalised: Tensor = self.normaliser(states)
         return normalised
 
+    def observe(self, observations: Any) -> FloatArray:
+        """Return one or several observations of the environment as raw states."""  # [T, d_s]
+        if self.features_extractor is None:
+            with np.errstate(over="ignore"):  # what overflows is found where it is used
+                return np.asarray(observations, dtype=np.float32).reshape(-1, self.state_dim)
+        return self._extract(self.obs_to_tensor(observations)[0]).numpy(force=True)
+
+    def _extract(self, observations: PyTorchObs) -> Tensor:
+        if self.features_extractor is None:
+            assert isinstance(observations, Tensor)
+            return observations.float()
+        with torch.no_grad():
+            return self.extract_features(observations, self.features_extractor)
+
     def to_environment(self, actions: FloatArray) -> FloatArray:
         """Convert policy units to the environment's, clipped to its bounds."""
-        return self.unscale_action(np.clip(actions, -1.0, 1.0))
+        emitted = self.distribution.emit(actions)
+        return self.unscale_action(emitted) if self.squash_output else emitted
 
     def forward(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
-        """Return the action in policy units, clipped to the action range."""
+        """Return the action in policy units, clipped to the action range, or the choice."""
         return self._predict(observation, deterministic)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
-        assert isinstance(observation, Tensor)
-        mean, std = self.act(observation.float())
+        mean, std = (column.numpy(force=True) for column in self.act(self._extract(observation)))
         if deterministic:
-            return mean.clamp(-1.0, 1.0)
-        noise = torch.randn(mean.shape, generator=self.generator)
-        return (mean + std * noise.to(mean.device)).clamp(-1.0, 1.0)
+            actions = self.distribution.mode(mean)
+        else:
+            noise = self.distribution.noise(mean.shape[:-1], self.generator)
+            actions = self.distribution.sample(mean, std, noise.numpy())
+        return torch.as_tensor(self.distribution.emit(actions), device=self.device)
 
     # --- memory of another device, weights of another run ---
 
@@ -164,19 +202,3 @@ class ImelPolicy(BasePolicy):
         from imel.policy.files import load_policy
 
         return load_policy(cls, path, device)
-
-
-def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Space[Any]) -> None:
-    """Refuse spaces on which Gaussian policies cannot be learned."""
-    if not isinstance(observation_space, spaces.Box) or len(observation_space.shape) != 1:
-        raise SpaceError(
-            f"observations must be vectors (a Box of one dimension), not {observation_space}; "
-            "gymnasium.wrappers.FlattenObservation makes one of most spaces"
-        )
-    if not isinstance(action_space, spaces.Box) or len(action_space.shape) != 1:
-        raise SpaceError(f"actions must be continuous vectors (a Box), not {action_space}")
-    if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
-        raise SpaceError(
-            f"action bounds must be finite, not {action_space}; "
-            "gymnasium.wrappers.RescaleAction or a Box with bounds gives them"
-        )

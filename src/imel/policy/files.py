@@ -8,6 +8,7 @@ import torch
 
 from imel.errors import CheckpointError
 from imel.persistence import checkpoint
+from imel.persistence.spaces import spaces_from_tensors, spaces_to_tensors
 from imel.policy import POLICIES
 from imel.policy.base import ImelPolicy
 
@@ -17,7 +18,7 @@ P = TypeVar("P", bound=ImelPolicy)
 def save_policy(policy: ImelPolicy, path: str) -> None:
     """Write a policy to a checkpoint file."""
     tensors = checkpoint.prefixed("policy", policy.state_dict())
-    tensors |= checkpoint.spaces_to_tensors(policy.observation_space, policy.action_space)
+    tensors |= spaces_to_tensors(policy.observation_space, policy.action_space)
     document = {
         "kind": "policy",
         "policy": type(policy).__name__,
@@ -33,7 +34,7 @@ def load_policy(cls: type[P], path: str, device: torch.device | str) -> P:
     policy_class = cls if cls.__name__ == name else POLICIES.get(name)
     if policy_class is None or not issubclass(policy_class, cls):
         raise CheckpointError(f"{path} holds a {name}, not a {cls.__name__}")
-    observation_space, action_space = checkpoint.spaces_from_tensors(tensors)
+    observation_space, action_space = spaces_from_tensors(tensors)
     arguments, state = document["policy_arguments"], checkpoint.under("policy", tensors)
     # On the device that holds nothing first: what a file claims about sizes is not believed
     with torch.device("meta"), checkpoint.building(path):

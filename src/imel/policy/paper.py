@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from imel.errors import SettingsError
+from imel.errors import SettingsError, SpaceError
 from imel.experience import Context
 from imel.interpolators.attentive import AttentiveNeuralProcess, AttentiveOptions
 from imel.interpolators.base import Conditioned, Interpolator
@@ -43,6 +43,8 @@ class PaperPolicy(ImelPolicy, ABC):
         **arguments: Any,
     ) -> None:
         super().__init__(observation_space, action_space, **arguments)
+        if own_std and not self.distribution.scaled:
+            raise SpaceError(f"std_mode='model' is of no use with {action_space}, without a sigma")
         self.own_std = own_std
         self.interpolator: Interpolator = self.interpolator_class(
             self.state_dim, self.action_dim, self.options

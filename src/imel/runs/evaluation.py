@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.wrappers import RecordVideo
+from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import check_for_correct_spaces
 
@@ -68,7 +69,8 @@ def evaluate(
         steps = played["current_lengths"].sum() / limit
         progress(min(1.0, (len(played["episode_rewards"]) + steps) / episodes))
 
-    with closing(make_environments(env_id, min(episodes, _SIDE_BY_SIDE))) as env:
+    made = make_environments(env_id, min(episodes, _SIDE_BY_SIDE))
+    with closing(BaseAlgorithm._wrap_env(made, monitor_wrapper=False)) as env:
         try:
             check_for_correct_spaces(env, policy.observation_space, policy.action_space)
         except ValueError as error:

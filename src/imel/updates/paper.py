@@ -11,7 +11,7 @@ from torch import Tensor
 from imel.advantage import estimate_advantages, standardise
 from imel.critic import explained_variance, fit_critic
 from imel.experience import Rollout, flatten_time
-from imel.improvement import improved_means, improved_stds, mean_kl, next_std, step_size
+from imel.improvement import improved_stds, next_std
 from imel.interpolators.base import Weighted, effective_neighbours
 from imel.policy.paper import PaperPolicy
 from imel.settings import ContextSettings, FitSettings, PaperSettings, parse_schedule
@@ -42,7 +42,7 @@ class PaperUpdate:
 
         Normalised states are drawn from N(0, 1), means from N(0, prior_std^2).
         """
-        self.policy.std.fill_(self._std(1.0))
+        self._set_std(1.0)
         settings = self.settings
         if not isinstance(settings, ContextSettings):
             return
@@ -55,15 +55,16 @@ class PaperUpdate:
         memory.set_prior(states, settings.prior_std * means.to(device))
         self.policy.invalidate()
 
-    def _std(self, progress: float) -> float:
-        """Return sigma of each dimension when this share of the run remains."""
-        std = self._schedules["std"](progress) / float(self.policy.action_dim) ** 0.5
-        return float(max(std, self.settings.min_std))
+    def _set_std(self, progress: float) -> None:
+        """Set sigma of each dimension as it is when this share of the run remains."""
+        if self.policy.distribution.scaled:
+            std = self._schedules["std"](progress) / float(self.policy.action_dim) ** 0.5
+            self.policy.std.fill_(float(max(std, self.settings.min_std)))
 
     def before_rollout(self, model: Learner) -> None:
         """Let scheduled sigma and learning rate follow the progress of the run."""
         if self.settings.std_mode == "schedule":
-            self.policy.std.fill_(self._std(model._current_progress_remaining))
+            self._set_std(model._current_progress_remaining)
         if model.interpolator_optimizer is not None:
             rate = self._at("learning_rate", model)
             for group in model.interpolator_optimizer.param_groups:
@@ -81,10 +82,7 @@ class PaperUpdate:
         advantages = self._advantages(model, rollout)  # l. 8
         step = (advantages, rows["actions"], rows["means"], rows["stds"])
         budget = self._at("kl_budget", model)
-        eta = step_size(*step, budget)  # l. 9
-        improved = improved_means(*step, eta)  # l. 11
-        if self.settings.clip_means:
-            improved = improved.clamp(-1.0, 1.0)
+        improved, eta = self._improve(step, budget)  # l. 9 and 11
         self._move_std(step, eta)
         rows |= {"improved_means": improved, "advantages": advantages}
         policy.memory.add(rows, model.iteration)  # l. 12
@@ -93,13 +91,25 @@ class PaperUpdate:
             record("train/loss", loss)
         record("improve/kl_budget", budget)
         record("improve/step_size", eta)
-        record("improve/target_kl", mean_kl(improved, rows["means"], rows["stds"]))
+        shifts = rows["means"] - improved
+        record("improve/target_kl", self._mean_kl(shifts, improved, rows["stds"]))
         self._diagnose(model, rollout)
+
+    def _improve(
+        self, step: tuple[Tensor, Tensor, Tensor, Tensor], budget: float
+    ) -> tuple[Tensor, float]:
+        improved, eta = self.policy.distribution.improve(*step, budget)
+        if self.settings.clip_means and self.policy.distribution.scaled:
+            improved = improved.clamp(-1.0, 1.0)
+        return improved, eta
+
+    def _mean_kl(self, shifts: Tensor, means: Tensor, stds: Tensor) -> float:
+        return float(self.policy.distribution.kls(shifts, means, stds).mean())
 
     def _move_std(self, step: tuple[Tensor, Tensor, Tensor, Tensor], eta: float) -> None:
         """Set sigma^{k+1}, where it is learned (Alg. 2 l. 12-13)."""
         mode, policy = self.settings.std_mode, self.policy
-        if mode in ("advantage", "paper"):
+        if mode in ("advantage", "paper") and policy.distribution.scaled:
             stars = improved_stds(*step, eta, mode)
             policy.std.copy_(next_std(stars, policy.std, self.settings.min_std))
 
@@ -166,9 +176,8 @@ class PaperUpdate:
                 column("behaviour_means"),
                 column("stds"),
             )
-            improved = improved_means(*step, step_size(*step, self._schedules["kl_budget"](1.0)))
-            clipped = improved.clamp(-1.0, 1.0) if self.settings.clip_means else improved
-            column("improved_means").copy_(clipped)
+            improved, _ = self._improve(step, self._schedules["kl_budget"](1.0))
+            column("improved_means").copy_(improved)
         best, waited = float("inf"), 0
         for _ in range(_MOST_FITS):
             loss = self.fit(model)
@@ -196,7 +205,7 @@ class PaperUpdate:
             column.flatten(0, 1)[some].to(device)
             for column in (rollout.states, rollout.means, rollout.stds)
         )
-        record("improve/policy_kl", mean_kl(policy.act(states)[0], means, stds))
+        record("improve/policy_kl", self._mean_kl(policy.act(states)[0] - means, means, stds))
         conditioned = policy.conditioned
         if isinstance(conditioned, Weighted):
             weights = conditioned.weights(policy.normaliser(states))

@@ -14,16 +14,7 @@ from torch import Tensor
 from imel.advantage import replayed_advantages, standardise
 from imel.critic import explained_variance, fit_critic
 from imel.experience import Rollout
-from imel.improvement import (
-    adapted_std,
-    effective_sample_size,
-    importance_ratios,
-    improved_means,
-    shift_kls,
-    std_gradient,
-    step_scale,
-    step_size,
-)
+from imel.improvement import adapted_std, effective_sample_size, std_gradient
 from imel.policy.ridge import RidgePolicy
 from imel.settings import RidgeSettings
 from imel.updates.common import Learner, Logged
@@ -43,7 +34,8 @@ class RidgeUpdate:
     def start(self, model: Learner) -> None:
         """Set sigma before the first step."""
         del model
-        self.policy.std.fill_(self.max_std)
+        if self.policy.distribution.scaled:
+            self.policy.std.fill_(self.max_std)
 
     def before_rollout(self, model: Learner) -> None:
         """Leave sigma as the last iteration made it."""
@@ -51,27 +43,30 @@ class RidgeUpdate:
     def __call__(self, model: Learner, rollout: Rollout) -> None:
         """Remember the rollout, improve all memories, move the policy and sigma."""
         policy, memory, record = self.policy, self.policy.memory, model.logger.record
+        distribution = policy.distribution
         self._remember(model, rollout)
         column = memory.column
         actions, stds = column("actions"), policy.std.expand_as(column("actions")).clone()
         means = policy.design.features @ policy.coefficients.float()
-        ratios = importance_ratios(actions, means, stds, column("behaviour_means"), column("stds"))
+        behaviour = column("behaviour_means"), column("stds")
+        ratios = distribution.ratios(actions, means, stds, *behaviour)
         record("memory/effective_sample_size", effective_sample_size(ratios))
         ratios = ratios.clamp_max(1.0)  # an action that has become likelier counts once
         advantages = standardise(self._advantages(model, ratios), self.settings.advantage_clip)
         weights = ratios * advantages
-        eta = step_size(weights, actions, means, stds, self.settings.trust_region)
-        improved = improved_means(weights, actions, means, stds, eta)
+        budget = self.settings.trust_region
+        improved, _ = distribution.improve(weights, actions, means, stds, budget)
         for name, values in (
             ("means", means),
             ("improved_means", improved),
             ("advantages", advantages),
         ):
             column(name).copy_(values)
-        self._step(model, improved - means, len(rollout))
-        gradient = std_gradient(weights / ratios.mean(), actions, means, stds)
-        step = self.settings.std_rate * gradient
-        policy.std.copy_(adapted_std(policy.std, step, self.settings.min_std, self.max_std))
+        self._step(model, means, improved - means, len(rollout))
+        if distribution.scaled:
+            gradient = std_gradient(weights / ratios.mean(), actions, means, stds)
+            step = self.settings.std_rate * gradient
+            policy.std.copy_(adapted_std(policy.std, step, self.settings.min_std, self.max_std))
         record("memory/size", len(memory))
         record("memory/lessons", len(policy.lessons))
 
@@ -125,15 +120,15 @@ class RidgeUpdate:
         model.logger.record("train/value_loss", loss)
         return advantages
 
-    def _step(self, model: Learner, improvements: Tensor, new: int) -> None:
+    def _step(self, model: Learner, means: Tensor, improvements: Tensor, new: int) -> None:
         """Move the policy along the smoothed improvements, as far as the trust region goes."""
-        policy, record, trust_region = self.policy, model.logger.record, self.settings.trust_region
+        policy, record, bound = self.policy, model.logger.record, self.settings.trust_region
         episodes, parts = policy.step(policy.memory.column("episodes"), improvements)
         step = policy.design.features @ parts.double().sum(dim=0).float()  # [N, d_a]
-        shifts = shift_kls(step, policy.std)
-        kl, peak = float(shifts[-new:].mean()), float(shifts.max())
-        scale = min(step_scale(kl, trust_region), step_scale(peak, _PEAK * trust_region))
+        stds = policy.std
+        scale = policy.distribution.step_length(step, means, stds, new, bound, _PEAK * bound)
+        kls = policy.distribution.kls(scale * step, means, stds)
         policy.move(episodes, parts, scale)
         record("improve/step_scale", scale)
-        record("improve/policy_kl", scale**2 * kl)
-        record("improve/peak_kl", scale**2 * peak)
+        record("improve/policy_kl", float(kls[-new:].mean()))
+        record("improve/peak_kl", float(kls.max()))

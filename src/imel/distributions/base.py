@@ -1,0 +1,118 @@
+"""Distributions of actions: what is sampled, improved and bounded, once for each kind of space.
+
+A distribution has `width` parameters for a state, in the columns that are called means: the means
+of a `Gaussian`, the logits of a `Categorical`. Actions have as many columns: a vector in policy
+units, or the indicators of what was chosen (one column for each choice). With these columns
+
+    d log pi(a|s) / d mean = (a - mu) / sigma^2        Gaussian
+    d log pi(a|s) / d logit = a - softmax(logits)      Categorical
+
+so that memory, regression and lessons need not know which of them it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+LISTED = 6
+"""Numbers or options named at most."""
+
+
+class Distribution(ABC):
+    """How actions are drawn from the policy's parameters, and what moving them means."""
+
+    width: int
+    """d_a: columns of parameters and of actions."""
+    scaled: bool
+    """Whether sigma is a part of it; if not, stds are one and mean nothing."""
+    sizes: list[int]
+    """The number of options of each choice; none where actions are continuous."""
+    parameters: str
+    """What the columns are called."""
+    span: tuple[float, float]
+    """The range of what `shown` returns."""
+
+    # --- acting: arrays, for one step is too little work for torch ---
+
+    @abstractmethod
+    def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Draw what `sample` needs, ahead of time."""  # [*shape, d_a]
+
+    @abstractmethod
+    def sample(self, means: Array, stds: Array, noise: Array) -> Array:
+        """Return the actions that noise makes of parameters."""
+
+    @abstractmethod
+    def mode(self, means: Array) -> Array:
+        """Return the deterministic actions."""
+
+    @abstractmethod
+    def emit(self, actions: Array) -> Array:
+        """Return actions as Stable-Baselines3 has them: within [-1, 1], or numbers of choices."""
+
+    @abstractmethod
+    def encode(self, emitted: Array) -> Array:
+        """Return the actions behind what `emit` returns; refuse others with a ValueError."""
+
+    @abstractmethod
+    def demonstrated(self, actions: Array) -> Array:
+        """Return parameters of a policy that does as it is shown."""
+
+    @abstractmethod
+    def diagnose(self, actions: Tensor, means: Tensor, stds: Tensor) -> dict[str, float]:
+        """Return what is logged of a rollout's actions."""
+
+    # --- explaining ---
+
+    @abstractmethod
+    def direction(self, mean: Array) -> Array:
+        """Return the direction in which parameters speak for the deterministic action."""  # [d_a]
+
+    @abstractmethod
+    def shown(self, means: Array) -> Array:
+        """Return parameters as pictures have them: means, or probabilities."""
+
+    @abstractmethod
+    def words(self, mean: Array, names: Sequence[str]) -> str:
+        """Say in words what the policy does."""
+
+    # --- learning: all [N, d_a] but for weights, which are [N] ---
+
+    @abstractmethod
+    def ratios(
+        self, actions: Tensor, means: Tensor, stds: Tensor, then_means: Tensor, then_stds: Tensor
+    ) -> Tensor:
+        """Return pi(a|s) / b(a|s), the importance of actions taken by another policy."""  # [N]
+
+    @abstractmethod
+    def improve(
+        self, weights: Tensor, actions: Tensor, means: Tensor, stds: Tensor, budget: float
+    ) -> tuple[Tensor, float]:
+        """Return improved parameters, whose mean KL from the given ones is the budget, and eta."""
+
+    @abstractmethod
+    def kls(self, shifts: Tensor, means: Tensor, stds: Tensor) -> Tensor:
+        """Return the KL between the policies before and after a shift of parameters."""  # [N]
+
+    @abstractmethod
+    def step_length(
+        self, shifts: Tensor, means: Tensor, stds: Tensor, new: int, mean_kl: float, peak_kl: float
+    ) -> float:
+        """Return beta: beta times the shifts has this mean KL on the last `new` rows, or this peak.
+
+        Whichever is reached first. Zero where there is nothing to scale.
+        """
+
+
+def vector(values: Array, longest: int = LISTED, digits: int = 2) -> str:
+    """Return a vector on one line."""
+    more = " ..." if len(values) > longest else ""
+    return "[" + " ".join(f"{value:+.{digits}f}" for value in values[:longest]) + more + "]"

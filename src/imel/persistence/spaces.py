@@ -1,0 +1,84 @@
+"""Spaces in a checkpoint: as tensors, from which they are made again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from imel.errors import CheckpointError
+from imel.persistence.checkpoint import under
+
+_MOST = 1 << 20
+"""Options of a discrete space at most."""
+
+
+def spaces_to_tensors(
+    observation_space: spaces.Space[Any], action_space: spaces.Space[Any]
+) -> dict[str, Tensor]:
+    """Return what makes two spaces again: bounds, or numbers of options."""
+    both = {"observation": observation_space, "action": action_space}
+    return {
+        f"spaces/{name}/{key}": torch.as_tensor(np.array(value))
+        for name, space in both.items()
+        for key, value in _space_to_arrays(space).items()
+    }
+
+
+def _space_to_arrays(space: spaces.Space[Any]) -> dict[str, Any]:
+    if isinstance(space, spaces.Dict):
+        parts = {key: _space_to_arrays(part) for key, part in space.items()}
+        return {f"{key}/{name}": v for key, part in parts.items() for name, v in part.items()}
+    if isinstance(space, spaces.Box):
+        return {"low": space.low, "high": space.high}
+    if isinstance(space, spaces.Discrete):
+        return {"n": space.n, "start": space.start}
+    if isinstance(space, spaces.MultiDiscrete):
+        return {"nvec": space.nvec, "start": space.start}
+    assert isinstance(space, spaces.MultiBinary)
+    return {"bits": np.array(space.shape)}
+
+
+def spaces_from_tensors(
+    tensors: Mapping[str, Tensor],
+) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
+    """What `spaces_to_tensors` took apart."""
+    found = []
+    for name in ("observation", "action"):
+        try:
+            found.append(_space_from(under(f"spaces/{name}", tensors)))
+        except (KeyError, ValueError, TypeError, AssertionError, OverflowError):
+            raise CheckpointError(f"the checkpoint lacks a valid {name} space") from None
+    return found[0], found[1]
+
+
+def _space_from(parts: Mapping[str, Tensor]) -> spaces.Space[Any]:
+    arrays = {name: tensor.numpy() for name, tensor in parts.items()}
+    if not arrays or any("/" in name for name in arrays):
+        keys = dict.fromkeys(name.rpartition("/")[0] for name in arrays)
+        if not keys or "" in keys:
+            raise ValueError("neither one space nor a Dict of spaces")
+        return spaces.Dict({key: _space_from(under(key, parts)) for key in keys})
+    if "low" in arrays:
+        low, high = arrays["low"], arrays["high"]
+        if low.shape != high.shape:
+            raise ValueError("bounds of different shapes")
+        return spaces.Box(low, high, dtype=low.dtype.type)
+    # Before anything is allocated: what a file claims about sizes is not believed
+    size = arrays["bits"].astype(float).prod() if "bits" in arrays else _options(arrays).sum()
+    if not 1 <= size <= _MOST:
+        raise ValueError("too many options")
+    if "n" in arrays:
+        return spaces.Discrete(int(arrays["n"]), start=int(arrays["start"]))
+    if "nvec" in arrays:
+        return spaces.MultiDiscrete(arrays["nvec"], start=arrays["start"])
+    shape = arrays["bits"].tolist()
+    return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
+
+
+def _options(arrays: Mapping[str, Any]) -> Any:
+    return arrays["n" if "n" in arrays else "nvec"].astype(float)
