@@ -18,6 +18,9 @@ from imel.experience import Rollout
 FloatArray = NDArray[np.floating[Any]]
 OnStep = Callable[[dict[str, Any]], bool]
 
+LARGEST = 1e32
+"""Rewards and observations beyond this overflow single precision in sums and squares."""
+
 
 class Actor(Protocol):
     """What a rollout needs of a policy."""
@@ -109,7 +112,7 @@ def draw_noise(
     generator: torch.Generator,
 ) -> Tensor:
     """The noise of a rollout that starts from these observations, which must be numbers."""
-    _require_finite(observations, np.zeros(env.num_envs), clock)
+    _require_numbers(observations, np.zeros(env.num_envs), observations.shape, clock)
     return torch.randn(n_steps, env.num_envs, _action_dim(env), generator=generator)
 
 
@@ -134,21 +137,18 @@ def roll_out(
         actions = np.add(means, stds * drawn[t], out=columns.actions[t])  # l. 6: a ~ N(mu, sigma)
         try:
             stepped = env.step(actor.to_environment(actions))
-        except EnvironmentFaultError:
+        except (EnvironmentFaultError, KeyboardInterrupt):
             raise
-        except Exception as error:  # an environment may raise anything
+        except BaseException as error:  # an environment may raise anything
             raise _raised(error, env, clock) from error
         # What overflows the memory's precision is as bad as infinity, so convert before checking
         with np.errstate(over="ignore"):
             observations, rewards = (np.asarray(x, dtype=np.float32) for x in stepped[:2])
         dones, infos = stepped[2:]
-        _require_finite(observations, rewards, clock)
+        _require_numbers(observations, rewards, columns.states[t].shape, clock)
         columns.rewards[t], columns.next_states[t] = rewards, observations
         for i in np.flatnonzero(dones):  # the vector env has moved on to a new episode
-            last = np.asarray(infos[i]["terminal_observation"], dtype=np.float32)
-            if not np.isfinite(last).all():
-                _refuse(f"observation {last}", int(i), clock)
-            columns.next_states[t, i] = last
+            columns.next_states[t, i] = _last_seen(infos[i], int(i), observations[i].shape, clock)
             cut = bool(infos[i].get("TimeLimit.truncated", False))
             columns.truncated[t, i], columns.terminated[t, i] = cut, not cut
         columns.episodes[t], columns.steps[t] = clock.episodes, clock.steps
@@ -184,25 +184,55 @@ def _action_dim(env: Steppable) -> int:
     return int(env.action_space.shape[0])
 
 
-def _require_finite(observations: FloatArray, rewards: FloatArray, clock: EpisodeClock) -> None:
-    if np.isfinite(rewards).all() and np.isfinite(observations).all():
+def _usable(values: FloatArray) -> bool:
+    """Return whether all values are numbers whose sums over an episode are numbers as well."""
+    return bool((np.abs(values) <= LARGEST).all())
+
+
+def _require_numbers(
+    observations: FloatArray, rewards: FloatArray, shape: tuple[int, ...], clock: EpisodeClock
+) -> None:
+    if observations.shape != shape or rewards.shape != shape[:1]:
+        raise EnvironmentFaultError(
+            f"the environments returned observations {observations.shape} and rewards "
+            f"{rewards.shape}, not {shape} and {shape[:1]}, at step {clock.steps.max()} or before"
+        )
+    if _usable(rewards) and _usable(observations):
         return
     for i, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
-        if not np.isfinite(reward):
-            _refuse(f"reward {reward}", i, clock)
-        if not np.isfinite(observation).all():
-            _refuse(f"observation {observation}", i, clock)
+        if not _usable(reward):
+            _refuse("reward", reward, i, clock)
+        if not _usable(observation):
+            _refuse("observation", observation, i, clock)
 
 
-def _refuse(what: str, environment: int, clock: EpisodeClock) -> None:
+def _last_seen(
+    info: dict[str, Any], environment: int, shape: tuple[int, ...], clock: EpisodeClock
+) -> FloatArray:
+    """Return the observation in which an episode ended."""
+    with np.errstate(over="ignore"):
+        last = np.asarray(info["terminal_observation"], dtype=np.float32)
+    if last.shape != shape:
+        raise EnvironmentFaultError(
+            f"environment {environment} returned a last observation of shape {last.shape}, not "
+            f"{shape}, at step {clock.steps[environment]} of episode {clock.episodes[environment]}",
+            environment,
+        )
+    if not _usable(last):
+        _refuse("observation", last, environment, clock)
+    return last
+
+
+def _refuse(what: str, values: FloatArray, environment: int, clock: EpisodeClock) -> None:
+    wrong = "too large" if np.isfinite(values).all() else "non-finite"
     raise NonFiniteError(
-        f"environment {environment} returned a non-finite {what} at step "
+        f"environment {environment} returned a {wrong} {what} {values} at step "
         f"{clock.steps[environment]} of episode {clock.episodes[environment]}",
         environment,
     )
 
 
-def _raised(error: Exception, env: Steppable, clock: EpisodeClock) -> EnvironmentFaultError:
+def _raised(error: BaseException, env: Steppable, clock: EpisodeClock) -> EnvironmentFaultError:
     """An exception of an environment that was not made here, so that it may not be known which."""
     which = "environment 0" if env.num_envs == 1 else f"one of {env.num_envs} environments"
     return EnvironmentFaultError(
