@@ -178,7 +178,7 @@ def test_another_schema_is_refused_by_number(load: Loader, whole: Path, tmp_path
     manifest, tensors = taken_apart(whole)
     put_together(tmp_path / "model.safetensors", json.dumps({**manifest, "schema": 99}), tensors)
 
-    with pytest.raises(CheckpointError, match="schema 99; this version reads 2"):
+    with pytest.raises(CheckpointError, match="schema 99; this version reads 3"):
         load(str(tmp_path / "model"))
 
 
@@ -254,7 +254,7 @@ def test_a_checkpoint_with_settings_that_are_gone_says_what_became_of_them(
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("manifest", ["{", "[]", "3", "{}", '{"format": "imel", "schema": 2}'])
+@pytest.mark.parametrize("manifest", ["{", "[]", "3", "{}", '{"format": "imel", "schema": 3}'])
 def test_a_manifest_that_is_none_is_refused(manifest: str, tmp_path: Path) -> None:
     put_together(tmp_path / "model.safetensors", manifest, {})
 
