@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save as safetensors_bytes
 
 import imel
+from forged import put_together, taken_apart
 from imel import IMeL, MkiPolicy
 from imel.cli.main import main
 from imel.errors import CheckpointError, ImelError
@@ -144,20 +144,6 @@ def test_safetensors_from_elsewhere_are_refused(load: Loader, tmp_path: Path) ->
         (tmp_path / "model.safetensors").write_bytes(content)
         with pytest.raises(CheckpointError, match="no imel checkpoint"):
             load(str(tmp_path / "model"))
-
-
-def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return json.loads(file.metadata()["manifest"]), tensors
-
-
-def put_together(
-    path: Path, manifest: str, tensors: dict[str, torch.Tensor], digest: str | None = None
-) -> None:
-    digest = digest or hashlib.sha256(manifest.encode()).hexdigest()
-    metadata = {"manifest": manifest, "manifest_sha256": digest}
-    path.write_bytes(safetensors_bytes(tensors, metadata))
 
 
 @every_loader

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 from driver import AtCall, Fault
-from files import put_together, taken_apart
 from harness import Baseline, Command, command, differences_of_runs, go_on, train, wait_until
 
+from forged import put_together, taken_apart
 from imel import IMeL
 from imel.persistence import checkpoint
 from imel.persistence.resume import checkpoints_in, latest_checkpoint

@@ -10,9 +10,10 @@ from typing import Any
 
 import driver
 import pytest
-from files import header_of, put_together, taken_apart, with_header
+from files import header_of, with_header
 from harness import CONTEXT
 
+from forged import put_together, taken_apart
 from imel import IMeL
 from imel.cli.main import main
 from imel.errors import ImelError

@@ -26,6 +26,8 @@ from imel.persistence import checkpoint
 from imel.persistence.standing import pasts_of, restorable
 from imel.replay import LONGEST
 
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxdict = _BRIEF.maxlist = 200
 NAME = re.compile(r"iteration-(\d+)" + re.escape(checkpoint.SUFFIX))
 
 
@@ -162,7 +164,7 @@ def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs between two tables, a line each: settings, or library versions."""
     return [
-        f"{name}: {reprlib.repr(then.get(name))} then, {reprlib.repr(now.get(name))} now"
+        f"{name}: {_BRIEF.repr(then.get(name))} then, {_BRIEF.repr(now.get(name))} now"
         for name in sorted(then.keys() | now.keys())
         if then.get(name) != now.get(name)
     ]

@@ -25,8 +25,15 @@ _NOT_OF_THE_OUTCOME = (
 
 
 def outcome_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a plan's document decides the outcome of the run."""
-    return {name: value for name, value in document.items() if name not in _NOT_OF_THE_OUTCOME}
+    """Return what of a plan's document decides the outcome of the run.
+
+    Where on a machine a dataset lay does not, and is nobody's business.
+    """
+    chosen = {name: value for name, value in document.items() if name not in _NOT_OF_THE_OUTCOME}
+    start = chosen.get("warm_start")
+    if isinstance(start, str) and start.endswith(".parquet"):
+        chosen["warm_start"] = Path(start).name
+    return chosen
 
 
 def run_id_of(folder: Path) -> str | None:
@@ -82,9 +89,8 @@ def differences_to_resume(manifest: Mapping[str, Any], plan: Plan) -> list[str]:
     return differences(then, now)
 
 
-def differences_to_use(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
-    """List where a model is not what its folder says, and the versions that have changed."""
-    then = _choices(manifest)
-    known = {name: value for name, value in outcome_of(config).items() if name in then}
-    found = differences({name: then[name] for name in known}, known)
-    return found + differences(manifest["versions"], checkpoint.library_versions())
+def differences_to_config(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+    """List where a model is not what the `config.json` beside it says."""
+    then, now = _choices(manifest), outcome_of(config)
+    known = then.keys() & now.keys()
+    return differences(*({name: table[name] for name in known} for table in (then, now)))

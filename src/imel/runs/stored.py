@@ -13,10 +13,10 @@ from safetensors import SafetensorError, safe_open
 
 from imel.algorithm import IMeL
 from imel.errors import ImelError
-from imel.persistence.checkpoint import path_for
-from imel.persistence.resume import checkpoints_in
+from imel.persistence.checkpoint import library_versions, path_for
+from imel.persistence.resume import checkpoints_in, differences
 from imel.runs import layout
-from imel.runs.identity import differences_to_use, read_own, run_id_of
+from imel.runs.identity import differences_to_config, read_own, run_id_of
 
 _NO_MANIFEST = (AttributeError, LookupError, TypeError, ValueError)
 
@@ -65,7 +65,9 @@ class StoredRun:
         if self.place.is_dir():
             if path.name != layout.MODEL:
                 raise ImelError(f"{self.place} holds no model ({layout.MODEL})")
-            found = differences_to_use(read_own(path, self.place), self.config)
+            manifest = read_own(path, self.place)
+            found = differences_to_config(manifest, self.config)
+            found += differences(manifest["versions"], library_versions())
             if found:
                 warnings.warn(f"{path} was made otherwise: {'; '.join(found)}", stacklevel=2)
         return path
