@@ -6,6 +6,7 @@ env -> rollout -> advantages -> improvement -> memory -> interpolator -> policy 
 from __future__ import annotations
 
 import time
+import uuid
 import warnings
 from typing import Any, ClassVar, Self, Unpack
 
@@ -102,6 +103,7 @@ class IMeL(SavedAlgorithm):
         self.iteration = 0
         self.learned_timesteps = 0
         self.faults = 0
+        self.run_id, self.plan = uuid.uuid4().hex, {}
         self._dimension_names: DimensionNames | None = None
         if _init_setup_model:
             self._require_env()
@@ -244,12 +246,14 @@ class IMeL(SavedAlgorithm):
         self._require_env()
         before = self._last_obs
         result = super()._setup_learn(*args, **kwargs)
+        self.learned_timesteps = min(self.learned_timesteps, self.num_timesteps)
         if self._last_obs is not before:
             self._environments_were_reset()
         return result
 
     def _collect(self, callback: BaseCallback) -> Rollout | None:
         assert self.env is not None
+        self.stand()
         callback.on_rollout_start()
 
         def on_step(step: dict[str, Any]) -> bool:
@@ -260,6 +264,7 @@ class IMeL(SavedAlgorithm):
 
         gather = collect if self.sampler is None else self.sampler.collect
         while True:
+            self.stand()
             # Should the rollout fail, no later one may start from observations of before
             observations, self._last_obs = self._last_obs, None
             assert observations is not None

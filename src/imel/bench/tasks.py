@@ -19,6 +19,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from imel.envpool import make_envpool
 from imel.errors import ImelError, nearest_name
+from imel.simulators import make
 
 Environment = gymnasium.Env[Any, Any]
 Vector = NDArray[np.floating[Any]]
@@ -60,7 +61,7 @@ class Task:
 
     def make(self) -> Environment:
         """One environment."""
-        env = gymnasium.make(self.env_id, **self.env_kwargs)
+        env = make(self.env_id, **self.env_kwargs)
         return env if self.wrapper is None else self.wrapper(env)
 
     def make_vector(
