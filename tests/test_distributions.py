@@ -74,7 +74,8 @@ def test_gradient_by_logits_is_that_of_finite_differences(sizes: list[int], seed
     def objective(at: Tensor) -> Tensor:
         logs = choice.log_probabilities(at)
         entropy = -(logs.exp() * logs).sum(dim=-1)
-        return weights * (actions * logs).sum(dim=-1) + _ENTROPY * entropy
+        value: Tensor = weights * (actions * logs).sum(dim=-1) + _ENTROPY * entropy
+        return value
 
     gradients = choice.gradients(weights, actions, logits)
     for column in range(choice.width):
@@ -136,7 +137,7 @@ def test_importance_ratio_is_that_of_the_probabilities() -> None:
         spaces.Discrete(3),
         spaces.Discrete(4, start=-2),
         spaces.MultiDiscrete([2, 3, 4]),
-        spaces.MultiDiscrete([[2, 3], [4, 2]]),
+        spaces.MultiDiscrete(np.array([[2, 3], [4, 2]])),
         spaces.MultiBinary(3),
         spaces.MultiBinary([2, 2]),
     ],

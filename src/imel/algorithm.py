@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
@@ -37,7 +38,7 @@ from imel.normaliser import ReturnScale
 from imel.persistence.saving import SavedAlgorithm
 from imel.policy import POLICIES, ImelPolicy, check_spaces
 from imel.policy.paper import PaperPolicy
-from imel.policy.refusal import refuse_unused
+from imel.policy.refusal import refuse_sigma, refuse_unused
 from imel.policy.ridge import RidgePolicy
 from imel.rollout import EpisodeClock, Sampler, collect
 from imel.settings import FitSettings, Keywords, Settings
@@ -87,9 +88,12 @@ class IMeL(SavedAlgorithm):
         self.sampler = sampler
         options = dict(policy_kwargs or {})
         policy_class.make_options(options)  # refuse before an environment is made
+        made = _make_env(env, self.settings, sampler)
+        if made is not None and not isinstance(made.action_space, spaces.Box):
+            refuse_sigma(self.settings, made.action_space)
         super().__init__(
             policy_class,
-            _make_env(env, self.settings, sampler),
+            made,
             learning_rate=self.settings.critic_learning_rate,
             policy_kwargs=options,
             stats_window_size=stats_window_size,

@@ -17,6 +17,9 @@ _COMPARED = 512
 """Memories whose own distances a state's is compared with."""
 _SEARCHED = 1 << 15
 """Memories among which the nearest are searched: a sample of them, if there are more."""
+_ROUNDING = 1e-3
+"""Distances between equal states may be as large, in deviations; where observations are discrete
+many states are equal."""
 _AT_ONCE = 1 << 22
 """Distances held at a time: 16 MiB of float32."""
 
@@ -44,7 +47,7 @@ class Familiarity:
         if self._reference is None:
             return np.full(len(states), np.nan)
         near = torch.cat([self._nearest(part) for part in self._parts(self._embed(states))])
-        nearer = torch.searchsorted(self._reference, near)
+        nearer = torch.searchsorted(self._reference, near - _ROUNDING)
         scores: NDArray[Any] = 1.0 - nearer.cpu().numpy() / len(self._reference)
         return scores
 

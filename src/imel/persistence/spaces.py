@@ -36,7 +36,10 @@ def spaces_to_tensors(
 
 def _space_to_arrays(space: spaces.Space[Any]) -> dict[str, Any]:
     if isinstance(space, spaces.Dict):
-        parts = {key: _space_to_arrays(part) for key, part in space.items()}
+        # Numbered: features are in the order of the parts, and a file has none
+        parts = {
+            f"{i}.{key}": _space_to_arrays(part) for i, (key, part) in enumerate(space.items())
+        }
         return {f"{key}/{name}": v for key, part in parts.items() for name, v in part.items()}
     if isinstance(space, spaces.Box):
         return {"low": space.low, "high": space.high}
@@ -66,10 +69,11 @@ def _space_from(parts: Mapping[str, Tensor]) -> spaces.Space[Any]:
         raise ValueError(f"numbers of type {unknown[0]}")
     arrays = {name: tensor.numpy() for name, tensor in parts.items()}
     if not arrays or any("/" in name for name in arrays):
-        keys = dict.fromkeys(name.rpartition("/")[0] for name in arrays)
-        if not keys or "" in keys:
-            raise ValueError("neither one space nor a Dict of spaces")
-        return spaces.Dict({key: _space_from(under(key, parts)) for key in keys})
+        keys = {name.rpartition("/")[0] for name in arrays}
+        if not keys:
+            raise ValueError("no space")
+        ordered = sorted(keys, key=lambda key: int(key.partition(".")[0]))
+        return spaces.Dict([(k.partition(".")[2], _space_from(under(k, parts))) for k in ordered])
     if "low" in arrays:
         low, high = arrays["low"], arrays["high"]
         if low.shape != high.shape or low.dtype != high.dtype:

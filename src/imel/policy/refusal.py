@@ -6,9 +6,23 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from gymnasium import spaces
+
 from imel.errors import SettingsError
 from imel.policy import POLICIES, ImelPolicy
+from imel.settings import Settings
 from imel.settings.gone import GONE
+
+SIGMA = ("std", "std_rate", "std_mode", "min_std", "clip_means")
+"""Settings that discrete actions have no use for."""
+
+
+def refuse_sigma(settings: Settings, action_space: spaces.Space[Any]) -> None:
+    """Refuse another sigma than the default where actions are discrete and have none."""
+    defaults = type(settings)()
+    for name in SIGMA:
+        if getattr(settings, name, None) != getattr(defaults, name, None):
+            raise SettingsError(f"{action_space} has no sigma and does not use '{name}'")
 
 
 def refuse_unused(settings: Mapping[str, Any], policy_class: type[ImelPolicy]) -> None:

@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from gymnasium import spaces
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from imel.bench.run import EVALUATIONS, Run
+from imel.bench.tasks import find_task
 from imel.errors import ImelError
 from imel.persistence.files import locked
 from imel.persistence.resume import differences
+from imel.policy.refusal import SIGMA
 from imel.tune.space import Drawn, Parameter, find_space, overrides, point
 
 JOURNAL = "study.jsonl"
@@ -44,10 +47,12 @@ class Problem:
     fixed: Mapping[str, Any]
     """Settings that are not searched."""
 
-    @property
+    @cached_property
     def space(self) -> tuple[Parameter, ...]:
-        """What is searched."""
-        return find_space(self.policy, self.fixed)
+        """What is searched; nothing about sigma where actions are discrete."""
+        with contextlib.closing(find_task(self.task).make()) as env:
+            unused = () if isinstance(env.action_space, spaces.Box) else SIGMA
+        return find_space(self.policy, (*self.fixed, *unused))
 
     def run(self, settings: Mapping[str, Any], seed: int) -> Run:
         """A run with these settings."""

@@ -1,0 +1,99 @@
+"""The tools on a run with discrete actions: the explorer, words, pictures, files, a warm start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from explorer.conftest import Page
+from imel import IMeL
+from imel.cli.main import main
+from imel.explorer.session import Session
+from imel.hub import load_from_hub, push_to_hub
+from imel.pictures.plane import policy_surface
+from imel.pictures.run import update_step
+from imel.policy import ImelPolicy
+from imel.runs.stored import find_run
+
+
+@pytest.fixture(scope="module")
+def cart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("discrete") / "run"
+    size = ["--n-envs", "4", "--rollout-size", "256", "--memory-size", "512"]
+    length = ["--total-timesteps", "1536", "--eval-episodes", "2", "--checkpoint-every", "3"]
+    assert main(["train", "CartPole-v1", *size, *length, "--run-dir", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def page(cart: Path) -> Iterator[Page]:
+    opened = Session(find_run(cart))
+    yield Page(opened)
+    opened.close()
+
+
+def test_explorer_takes_logits_apart_and_plays_choices(page: Page) -> None:
+    for noise in (False, True):
+        episode = page.played(page.newest, seed=1, noise=noise)
+        _, arrays = page.arrays("episode", episode=episode)
+        assert (np.sort(arrays["actions"], axis=1) == [0.0, 1.0]).all(), "one option each"
+    answer, _ = page.step(episode, 0, page.newest)
+    assert len(answer["mean"]) == 2
+    assert answer["std"] == [0.0, 0.0]
+    assert sum(answer["mean"]) == pytest.approx(0.0, abs=1e-4)
+    row = answer["memories"][0]["row"]
+    reduced = page.post("forget", model=page.newest, rows=[row])["model"]
+    assert page.step(episode, 0, reduced)[0]["mean"] != answer["mean"]
+
+
+def test_words_say_what_is_done(cart: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", str(cart), "--step", "3", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["explained"]
+    assert found["action_names"] == ["push left", "push right"]
+    chosen = found["action_names"][int(np.argmax(found["mean"]))]
+    assert found["sentence"].startswith(f"{chosen} ")
+    assert found["answer"] in found["sentence"]
+
+
+def test_pictures_show_probabilities(cart: Path) -> None:
+    policy = ImelPolicy.load(str(cart / "model.safetensors"))
+    surface = policy_surface(policy, "a run", action=1)
+    assert surface.span == (0.0, 1.0)
+    assert surface.action_label == "probability of: action 1"
+    for values in (surface.means, surface.old_means, surface.improved_means):
+        assert ((values >= 0.0) & (values <= 1.0)).all()
+    other = policy_surface(policy, "a run", action=0)
+    np.testing.assert_allclose(surface.means + other.means, 1.0)
+    step = update_step(cart, None, 1)
+    np.testing.assert_allclose(step.old_means, surface.old_means[-len(step.old_means) :])
+
+
+def test_exported_memory_makes_a_warm_start(cart: Path, tmp_path: Path) -> None:
+    out = tmp_path / "export"
+    flags = ["--format", "parquet", "--episodes", "1", "--out", str(out)]
+    assert main(["export", str(cart), *flags]) == 0
+    settings = {"n_envs": 4, "rollout_size": 256, "memory_size": 512, "seed": 0}
+    model = IMeL("RidgePolicy", "CartPole-v1", **settings)  # type: ignore[arg-type]
+    model.warm_start(out / "memory.parquet")
+    old = ImelPolicy.load(str(cart / "model.safetensors"))
+    assert len(model.policy.memory) == len(old.memory) == 512
+    states = old.memory.column("states")
+    asked = old.memory.column("improved_means")[:, 0] > 0
+    agrees = (model.policy.act(states)[0][:, 0] > 0) == asked
+    assert float(agrees.float().mean()) > 0.7, "it does as the improved logits ask"
+    other = IMeL("RidgePolicy", "Acrobot-v1", **settings)  # type: ignore[arg-type]
+    with pytest.raises(Exception, match="its actions are from 0 to 1, not from 0 to 2"):
+        other.warm_start(out / "memory.parquet")
+
+
+def test_shared_run_acts_alike(cart: Path, tmp_path: Path) -> None:
+    push_to_hub(cart, str(tmp_path / "shared"))
+    model = load_from_hub(str(tmp_path / "shared"))
+    states = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    old = ImelPolicy.load(str(cart / "model.safetensors"))
+    expected = old.predict(states, deterministic=True)[0]
+    np.testing.assert_array_equal(model.predict(states, deterministic=True)[0], expected)

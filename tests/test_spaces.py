@@ -1,0 +1,207 @@
+"""Every space of Stable-Baselines3: learned on, explained exactly, saved and resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecTransposeImage
+
+from imel import IMeL
+from imel.errors import ImelError, SettingsError
+from imel.explain import policy_without
+from imel.persistence.resume import RunCheckpoints
+from imel.policy import POLICIES, ImelPolicy, RidgePolicy
+from imel.runs.evaluation import evaluate
+from small import differing, tensors_of
+from space_envs import Catch, Levers, Sensors
+
+SMALL: dict[str, Any] = {"n_envs": 4, "rollout_size": 128, "memory_size": 256, "seed": 3}
+TASKS = ("CartPole-v1", "Levers-v0", "Sensors-v0", "Catch-v0")
+
+
+def trained(env: str, policy: str = "RidgePolicy", steps: int = 384) -> IMeL:
+    return IMeL(policy, env, **SMALL).learn(steps)
+
+
+def one(observations: Any) -> Any:
+    """The first of several observations."""
+    if isinstance(observations, dict):
+        return {key: value[0] for key, value in observations.items()}
+    return observations[0]
+
+
+@pytest.mark.parametrize("env", TASKS)
+def test_lessons_sum_to_the_logits(env: str) -> None:
+    model = trained(env)
+    assert model.env is not None
+    observations = model.env.reset()
+    why = model.explain(one(observations))
+    policy = model.policy
+    with torch.no_grad():
+        logits = policy.act(torch.from_numpy(policy.observe(observations)))[0][0].numpy()
+    np.testing.assert_allclose(why.mean, logits, atol=1e-5)
+    np.testing.assert_allclose(why.lessons.contributions.sum(axis=0), why.mean, atol=1e-4)
+    # Of every choice logits sum to zero: a common part would mean nothing
+    for part in np.split(why.mean, np.cumsum(policy.distribution.sizes)[:-1]):
+        assert part.sum() == pytest.approx(0.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("env", ["CartPole-v1", "Sensors-v0"])
+def test_saved_and_loaded_policy_acts_alike(env: str, policy: str, tmp_path: Path) -> None:
+    model = trained(env, policy, steps=256)
+    assert model.env is not None
+    observations: Any = model.env.reset()
+    model.save(tmp_path / "model")
+    again = IMeL.load(tmp_path / "model", env=env)
+    assert again.action_space == model.action_space
+    assert again.observation_space == model.observation_space
+    for deterministic in (True, False):
+        np.testing.assert_array_equal(
+            model.predict(observations, deterministic=deterministic)[0],
+            again.predict(observations, deterministic=deterministic)[0],
+        )
+
+
+def test_frozen_extractor_is_saved_with_the_policy(tmp_path: Path) -> None:
+    model = trained("Catch-v0", steps=128)
+    assert model.env is not None
+    observations = model.env.reset()
+    model.policy.save(str(tmp_path / "policy"))
+    again = ImelPolicy.load(str(tmp_path / "policy.safetensors"))
+    np.testing.assert_array_equal(model.policy.observe(observations), again.observe(observations))
+    assert not any(parameter.requires_grad for parameter in again.parameters())
+    assert model.policy.memory.states.shape[1] == model.policy.state_dim == 512
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", "Sensors-v0"])
+def test_resumed_run_ends_bit_for_bit_alike(env: str, tmp_path: Path) -> None:
+    settings = {**SMALL, "rollout_size": 64}
+
+    def callback(folder: str) -> RunCheckpoints:
+        return RunCheckpoints(tmp_path / folder, every=2, keep=5)
+
+    whole = IMeL("RidgePolicy", env, **settings).learn(384, callback=callback("whole"))
+    first = sorted((tmp_path / "whole").glob("*.safetensors"))[0]
+    resumed = IMeL.resume(first, env)
+    assert 0 < resumed.num_timesteps < 384
+    rest = resumed.remaining_timesteps
+    resumed.learn(rest, reset_num_timesteps=False, callback=callback("again"))
+    assert not differing(tensors_of(whole), tensors_of(resumed))
+
+
+def test_policy_without_a_lesson_lacks_what_it_added_to_the_logits() -> None:
+    model = trained("CartPole-v1")
+    assert model.env is not None
+    state = one(model.env.reset())
+    why = model.explain(state)
+    taken = why.lessons.episodes[:3]
+    assert isinstance(model.policy, RidgePolicy)
+    reduced = policy_without(model.policy, lessons=taken)
+    logits = reduced.act(torch.from_numpy(state[None]))[0][0].numpy()
+    expected = why.mean - why.lessons.contributions[:3].sum(axis=0)
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+def test_explanation_names_what_cart_pole_does() -> None:
+    model = trained("CartPole-v1")
+    assert model.env is not None
+    why = model.explain(one(model.env.reset()))
+    text = str(why)
+    assert "push left" in text
+    assert "push right" in text
+    assert "adds to the logits" in text
+    chosen = int(np.argmax(why.mean))
+    assert text.startswith(why.names.action[chosen])
+    np.testing.assert_allclose(why.along, why.lessons.contributions[:, chosen])
+
+
+def test_environment_gets_actions_of_its_space() -> None:
+    class Checked(Levers):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            assert self.action_space.contains(action), action
+            return super().step(action)
+
+    model = IMeL("RidgePolicy", DummyVecEnv([Checked]), rollout_size=32, seed=0).learn(64)
+    action, _ = model.predict(np.array([1, 2]), deterministic=True)
+    assert model.action_space.contains(action)
+
+
+def test_demonstrated_choices_are_imitated() -> None:
+    lamps = np.stack(np.meshgrid([0, 1], [0, 1, 2]), axis=-1).reshape(-1, 2)
+    shown = np.tile(lamps, (8, 1))
+    episode = {"observations": np.concatenate([shown, shown[:1]]), "actions": shown}
+    model = IMeL("RidgePolicy", Levers(), rollout_size=32, seed=0).warm_start([episode] * 2)
+    np.testing.assert_array_equal(model.predict(lamps, deterministic=True)[0], lamps)
+
+
+def test_stacked_and_transposed_frames_are_observed() -> None:
+    env = VecTransposeImage(VecFrameStack(DummyVecEnv([Catch, Catch]), 2))
+    model = IMeL("RidgePolicy", env, rollout_size=32, memory_size=64, seed=0).learn(64)
+    assert model.observation_space.shape == (2, 84, 84)
+    assert np.isfinite(model.policy.memory.column("states").numpy()).all()
+
+
+def test_small_image_is_flattened_and_scaled() -> None:
+    policy = RidgePolicy(spaces.Box(0, 255, (1, 8, 8), np.uint8), spaces.Discrete(2))
+    image = np.full((1, 1, 8, 8), 255, np.uint8)
+    np.testing.assert_array_equal(policy.observe(image), np.ones((1, 64), np.float32))
+
+
+def test_observation_a_policy_cannot_observe_is_refused() -> None:
+    model = trained("Catch-v0", steps=128)
+    with pytest.raises(ImelError, match="cannot observe"):
+        model.explain(np.zeros((3, 3)))
+
+
+@pytest.mark.parametrize("workers", [False, True])
+def test_dict_observations_come_from_processes_too(workers: bool) -> None:
+    env = "space_envs:Sensors-v0"  # which a process of its own has to import
+    made = IMeL("RidgePolicy", env, workers=workers, **{**SMALL, "n_envs": 2})
+    assert made.env is not None
+    states = made.policy.observe(made.env.reset())
+    assert states.shape == (2, made.policy.state_dim)
+    made.env.close()
+
+
+def mean_return(model: IMeL, env: str) -> float:
+    return float(np.mean(evaluate(model.policy, env, 30).returns))
+
+
+@pytest.mark.parametrize(
+    ("env", "least"), [("Levers-v0", 9.0), ("Sensors-v0", 9.0)], ids=["MultiDiscrete", "Dict"]
+)
+def test_discrete_tasks_are_learned(env: str, least: float) -> None:
+    model = IMeL("RidgePolicy", env, rollout_size=256, memory_size=1024, seed=5).learn(3072)
+    assert mean_return(model, env) > least
+
+
+@pytest.mark.slow
+def test_pixels_are_learned() -> None:
+    model = IMeL("RidgePolicy", "Catch-v0", seed=5).learn(20_000)
+    assert mean_return(model, "Catch-v0") > 0.7
+
+
+def test_sigma_is_refused_where_there_is_none() -> None:
+    with pytest.raises(SettingsError, match=r"Discrete\(2\) has no sigma and does not use 'std'"):
+        IMeL("RidgePolicy", "CartPole-v1", std=1.0)
+
+
+def test_discrete_entropy_is_logged_and_sigma_is_not() -> None:
+    model = IMeL("RidgePolicy", gym.make("CartPole-v1"), rollout_size=64, seed=0)
+    model.learn(64, log_interval=0)
+    logged = model.logger.name_to_value
+    assert 0.9 < logged["rollout/entropy"] <= 1.0
+    assert "rollout/std" not in logged
+    assert torch.equal(model.policy.std, torch.ones(2))
+
+
+def test_sensors_are_one_vector() -> None:
+    policy = RidgePolicy(Sensors().observation_space, Sensors.action_space)
+    assert policy.state_dim == 1 + 2 + 2
