@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from imel.critic import Critic
-from imel.errors import CheckpointError, ImelError
+from imel.errors import CheckpointError, ImelError, SpaceError
 from imel.normaliser import ReturnScale
 from imel.persistence import checkpoint
 from imel.persistence.contents import check_tensors
@@ -172,7 +172,10 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
             model.generator.manual_seed(seed)
             model.policy.generator.manual_seed(seed)
         if env is not None:
-            model.set_env(env, force_reset)  # type: ignore[arg-type]  # IMeL takes ids as well
+            try:
+                model.set_env(env, force_reset)  # type: ignore[arg-type]  # IMeL takes ids as well
+            except SpaceError as error:
+                raise SpaceError(f"{path}: {error}") from None
             if model.env is not None and model.seed is not None:
                 model.env.seed(model.seed + model.iteration)  # continuations of one file agree
         return model
@@ -347,7 +350,7 @@ def require_entries(document: Mapping[str, Any], path: str | os.PathLike[str]) -
             policy_class.settings_class().updated(document["settings"], document["policy"])
     progress = document["progress"]
     numbers = {
-        "seed": (0 if document.get("seed") is None else document["seed"], 0, 2**32 - 1),
+        "seed": (0 if document.get("seed", -1) is None else document.get("seed"), 0, 2**32 - 1),
         "n_envs": (document.get("n_envs"), 1, 2**20),
         "stats_window_size": (document.get("stats_window_size"), 1, 2**31),
         **{name: (progress.get(name), 0, 2**62) for name in (*_COUNTERS, "next_episode")},

@@ -106,7 +106,10 @@ def find_run(place: Path, env: str | None = None) -> StoredRun:
         if not paths[0].is_file():
             raise ImelError(f"there is no run directory and no model file at {place}")
     config = layout.read_table((place if place.is_dir() else paths[0].parent) / layout.CONFIG)
-    return StoredRun(place, tuple(paths), env or config.get("env"), config)
+    named = config.get("env")
+    if named is not None and not isinstance(named, str):
+        raise ImelError(f"{place} names no environment in its {layout.CONFIG}")
+    return StoredRun(place, tuple(paths), env or named, config)
 
 
 def _describe(path: Path, own: str | None) -> StoredModel:
