@@ -96,8 +96,8 @@ class Named(gymnasium.Wrapper[Any, Any, Any, Any]):
 class SideBySide(DummyVecEnv):
     """Environments in this process, stepped one after the other.
 
-    Infos are copied one level deep and observations as arrays: for a quick simulator the deep copies
-    of both are a tenth of a step.
+    Infos are copied one level deep and observations as arrays: for a quick simulator deep copies of
+    both are a tenth of a step.
     """
 
     def step_wait(self) -> VecEnvStepReturn:
