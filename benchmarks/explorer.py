@@ -18,11 +18,10 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
-import uvicorn
 from gymnasium import spaces
 
 from imel.explorer.answers import unpack
-from imel.explorer.server import hosts_of, make_app, open_port
+from imel.explorer.server import make_server, open_port
 from imel.explorer.session import Session
 from imel.policy import MkiPolicy
 from imel.runs.stored import find_run
@@ -73,8 +72,7 @@ class Served:
         self._listener = open_port("127.0.0.1", None)
         self.port = self._listener.getsockname()[1]
         self.address = f"http://127.0.0.1:{self.port}"
-        app = make_app(session, hosts_of("127.0.0.1", self.port))
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws="none"))
+        self._server = make_server(session, "127.0.0.1", self._listener)
         arguments = {"sockets": [self._listener]}
         self._thread = threading.Thread(target=self._server.run, kwargs=arguments)
 

@@ -58,6 +58,16 @@ class Faulty(gymnasium.Env[Any, Any]):
             time.sleep(3600)
         if self._kind == "nan":
             return self._state, float("nan"), False, False, {}
+        if self._kind == "large":
+            return self._state, 3e38, False, False, {}
+        if self._kind == "scalar":
+            return np.float32(0.0), 0.0, False, False, {}
+        if self._kind == "wide":
+            return np.zeros((2, 2), np.float32), 0.0, False, False, {}
+        if self._kind == "exits":
+            raise SystemExit(3)
+        if self._kind == "base":
+            raise BaseException("beyond all bounds")
         raise RuntimeError("the simulator broke")
 
 
@@ -71,6 +81,7 @@ def _fails() -> bool:
     return True
 
 
-KINDS = ("raises", "raises-in-reset", "dies", "hangs", "nan")
+KINDS = ("raises", "raises-in-reset", "dies", "hangs", "nan", "large", "scalar", "wide", "exits")
+KINDS += ("base",)
 for _kind in KINDS:
     gymnasium.register(f"{_kind.title()}-v0", "faulty:Faulty", kwargs={"kind": _kind})

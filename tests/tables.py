@@ -21,7 +21,15 @@ _MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", r
 _UNUSED = "–"
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "experience": ("rollout_size", "n_envs", "workers", "worker_timeout", "max_faults"),
+    "experience": (
+        "rollout_size",
+        "n_envs",
+        "workers",
+        "worker_timeout",
+        "backend",
+        "env_threads",
+        "max_faults",
+    ),
     "memory": ("memory_size", "prior_size", "prior_std"),
     "advantages": ("gamma", "gae_lambda", "advantage", "advantage_clip"),
     "improvement": ("trust_region", "kl_budget", "clip_means"),

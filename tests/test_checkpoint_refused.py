@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import save as safetensors_bytes
 
 import imel
+from forged import put_together, taken_apart
 from imel import IMeL, MkiPolicy
 from imel.cli.main import main
 from imel.errors import CheckpointError, ImelError
@@ -146,20 +146,6 @@ def test_safetensors_from_elsewhere_are_refused(load: Loader, tmp_path: Path) ->
             load(str(tmp_path / "model"))
 
 
-def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return json.loads(file.metadata()["manifest"]), tensors
-
-
-def put_together(
-    path: Path, manifest: str, tensors: dict[str, torch.Tensor], digest: str | None = None
-) -> None:
-    digest = digest or hashlib.sha256(manifest.encode()).hexdigest()
-    metadata = {"manifest": manifest, "manifest_sha256": digest}
-    path.write_bytes(safetensors_bytes(tensors, metadata))
-
-
 @every_loader
 def test_a_changed_manifest_is_noticed(load: Loader, whole: Path, tmp_path: Path) -> None:
     manifest, tensors = taken_apart(whole)
@@ -178,7 +164,7 @@ def test_another_schema_is_refused_by_number(load: Loader, whole: Path, tmp_path
     manifest, tensors = taken_apart(whole)
     put_together(tmp_path / "model.safetensors", json.dumps({**manifest, "schema": 99}), tensors)
 
-    with pytest.raises(CheckpointError, match="schema 99; this version reads 2"):
+    with pytest.raises(CheckpointError, match="schema 99; this version reads 3"):
         load(str(tmp_path / "model"))
 
 
@@ -254,7 +240,7 @@ def test_a_checkpoint_with_settings_that_are_gone_says_what_became_of_them(
     assert "\n" not in str(refusal.value)
 
 
-@pytest.mark.parametrize("manifest", ["{", "[]", "3", "{}", '{"format": "imel", "schema": 2}'])
+@pytest.mark.parametrize("manifest", ["{", "[]", "3", "{}", '{"format": "imel", "schema": 3}'])
 def test_a_manifest_that_is_none_is_refused(manifest: str, tmp_path: Path) -> None:
     put_together(tmp_path / "model.safetensors", manifest, {})
 

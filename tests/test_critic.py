@@ -35,6 +35,17 @@ def test_value_has_the_shape_of_the_states_less_their_last_dimension() -> None:
     assert Critic(3, (8,))(torch.zeros(4, 5, 3)).shape == (4, 5)
 
 
+@pytest.mark.parametrize("hidden", [(), (5,), (6, 4)])
+def test_value_is_the_same_with_and_without_gradients(hidden: tuple[int, ...]) -> None:
+    critic = Critic(3, hidden)
+    states = 2.0 * torch.randn(50, 3, generator=torch.Generator().manual_seed(0))
+    before = states.clone()
+    expected = critic(states).detach()
+    with torch.no_grad():
+        torch.testing.assert_close(critic(states), expected, rtol=0.0, atol=1e-6)
+    assert torch.equal(states, before)
+
+
 def test_fit_learns_the_returns_and_reports_the_error_of_its_last_epoch() -> None:
     critic, states, returns, loss = fit(epochs=60)
     with torch.no_grad():
@@ -75,7 +86,8 @@ def test_gradients_are_those_of_autograd(hidden: tuple[int, ...]) -> None:
     for parameter in critic.parameters():
         parameter.grad = torch.full_like(parameter, torch.nan)  # what was there must not matter
     layers = [layer for layer in critic.network if isinstance(layer, nn.Linear)]
-    torch.testing.assert_close(differentiate(layers, states, returns), loss.detach())
+    errors = differentiate(layers, states, returns)
+    torch.testing.assert_close(errors.square().mean(), loss.detach())
     torch.testing.assert_close([p.grad for p in critic.parameters()], list(expected))
 
 

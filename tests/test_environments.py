@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 import faulty
 from imel import IMeL, ImelError
+from imel.cli.main import main
 from imel.environments import Workers, make_environments
 from imel.errors import EnvironmentFaultError
 from imel.persistence.saving import model_tensors
@@ -121,3 +123,75 @@ def test_workers_learn_bit_for_bit_what_one_process_learns() -> None:
 def test_an_environment_that_cannot_be_made_is_named(name: str, workers: bool) -> None:
     with pytest.raises(ImelError, match=f"cannot make environment '{name}'"):
         make_environments(name, 2, workers)
+
+
+@pytest.mark.parametrize("workers", [False, True], ids=["in this process", "in workers"])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("Exits", "SystemExit: 3"),
+        ("Base", "BaseException: beyond all bounds"),
+        ("Raises", "RuntimeError: the simulator broke"),
+        ("Scalar", r"ValueError: an observation of shape \(\), not \(2,\)"),
+        ("Wide", r"ValueError: an observation of shape \(2, 2\), not \(2,\)"),
+    ],
+)
+def test_fault_32_33_34_a_fault_of_any_kind_is_named_with_environment_seed_and_step(
+    kind: str, message: str, workers: bool
+) -> None:
+    model = model_on(kind, workers=workers)
+    faulty.ARMED.touch()
+    assert model.env is not None
+    where = r"environment \d \(seed \d+\) raised in step 5 of its episode: "
+    with pytest.raises(EnvironmentFaultError, match=where + message):
+        model.learn(TOTAL)
+    model.env.close()
+
+
+@pytest.mark.parametrize("kind", ["Exits", "Scalar"])
+def test_fault_32_34_such_a_fault_is_survived_if_allowed(kind: str) -> None:
+    model = model_on(kind, workers=True, max_faults=1)
+    faulty.ARMED.touch()
+    with pytest.warns(RuntimeWarning, match="fault 1 of 1 that are survived"):
+        model.learn(TOTAL)
+    assert model.env is not None
+    model.env.close()
+    assert model.num_timesteps >= TOTAL
+
+
+def test_fault_32_the_command_names_it_and_saves_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faulty.ARMED.touch()
+    flags = ["--rollout-size", "16", "--n-envs", "4", "--total-timesteps", "400"]
+    run = tmp_path / "run"
+    assert main(["train", "faulty:Exits-v0", *flags, "--run-dir", str(run)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "raised in step 5 of its episode: SystemExit: 3" in line
+    assert f"is in {run / 'model.safetensors'}" in line
+    IMeL.load(run / "model.safetensors")
+
+
+def test_fault_35_a_reward_whose_sums_overflow_never_reaches_the_model() -> None:
+    model = model_on("Large", max_faults=1)
+    faulty.ARMED.touch()
+    with pytest.warns(RuntimeWarning, match=r"returned a too large reward 3\.0.*e\+38 at step 4"):
+        model.learn(TOTAL)
+    tensors = model_tensors(model)
+    assert all(bool(t.isfinite().all()) for n, t in tensors.items() if "spaces" not in n)
+
+
+def test_mujoco_says_a_warning_once_and_writes_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("imel.simulators._said", set())
+    environments = make_environments("HalfCheetah-v5", 3)
+    environments.reset()
+    environments.envs[0].unwrapped.data.qvel[:] = 1e200  # type: ignore[attr-defined]
+    for _ in range(3):
+        environments.envs[0].unwrapped.do_simulation(np.zeros(6), 1)  # type: ignore[attr-defined]
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("MuJoCo")]
+    assert len(said) == len(set(said))
+    assert any("unstable" in line for line in said)
+    assert not list(tmp_path.iterdir())

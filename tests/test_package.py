@@ -33,6 +33,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "datasets": ("minari", "h5py", "pyarrow"),
     "hub": ("huggingface_hub",),
     "ray": ("ray",),
+    "envpool": ("envpool",),
     "explorer": ("fastapi", "uvicorn", "pygame"),
 }
 PACKAGES = sorted({package for packages in EXTRAS.values() for package in packages})

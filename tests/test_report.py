@@ -109,10 +109,11 @@ def test_another_csv_file_is_no_monitor_file(tmp_path: Path) -> None:
 
 def test_the_evaluation_is_read_beside_the_episodes(tmp_path: Path) -> None:
     monitor = write_monitor(tmp_path / "monitor.csv", "r,l,t,steps", "1,4,0.1,32")
-    document = {"timesteps": 64, "episodes": 3, "deterministic": {"mean": 5.0, "std": 0.5}}
+    played = {"mean": 5.0, "std": 0.5, "min": 4.5, "max": 5.5, "returns": [4.5, 5.5]}
+    document = {"timesteps": 64, "episodes": 2, "seed": 0, "deterministic": played}
     (tmp_path / "evaluation.json").write_text(json.dumps(document))
     curve = read_curve(monitor, tmp_path / "evaluation.json", "a title")
-    assert curve.evaluation == Evaluation(steps=64, episodes=3, mean=5.0, std=0.5)
+    assert curve.evaluation == Evaluation(steps=64, episodes=2, mean=5.0, std=0.5)
     (tmp_path / "evaluation.json").write_text("{}")
     with pytest.raises(ImelError, match="not an evaluation"):
         read_curve(monitor, tmp_path / "evaluation.json", "a title")

@@ -6,6 +6,7 @@ env -> rollout -> advantages -> improvement -> memory -> interpolator -> policy 
 from __future__ import annotations
 
 import time
+import uuid
 import warnings
 from typing import Any, ClassVar, Self, Unpack
 
@@ -106,6 +107,7 @@ class IMeL(SavedAlgorithm):
         self.iteration = 0
         self.learned_timesteps = 0
         self.faults = 0
+        self.run_id, self.plan = uuid.uuid4().hex, {}
         self._dimension_names: DimensionNames | None = None
         if _init_setup_model:
             self._require_env()
@@ -248,12 +250,14 @@ class IMeL(SavedAlgorithm):
         self._require_env()
         before = self._last_obs
         result = super()._setup_learn(*args, **kwargs)
+        self.learned_timesteps = min(self.learned_timesteps, self.num_timesteps)
         if self._last_obs is not before:
             self._environments_were_reset()
         return result
 
     def _collect(self, callback: BaseCallback) -> Rollout | None:
         assert self.env is not None
+        self.stand()
         callback.on_rollout_start()
 
         def on_step(step: dict[str, Any]) -> bool:
@@ -264,6 +268,7 @@ class IMeL(SavedAlgorithm):
 
         gather = collect if self.sampler is None else self.sampler.collect
         while True:
+            self.stand()
             # Should the rollout fail, no later one may start from observations of before
             observations, self._last_obs = self._last_obs, None
             assert observations is not None
@@ -369,7 +374,7 @@ class IMeL(SavedAlgorithm):
         """
         if self._dimension_names is not None:
             return self._dimension_names
-        env = None if self.env is None else getattr(self.env, "envs", [None])[0]
+        env = None if self.env is None else getattr(self.env, "envs", [self.env])[0]
         return names_of(env, *self.policy.dimensions)
 
     @dimension_names.setter
@@ -416,7 +421,14 @@ def _make_env(
             raise SettingsError("a sampler makes its own environments: give an environment's id")
         env = sampler.make_environments(env, settings.n_envs)
     elif isinstance(env, str):
-        env = make_environments(env, settings.n_envs, settings.workers, settings.worker_timeout)
+        env = make_environments(
+            env,
+            settings.n_envs,
+            settings.workers,
+            settings.worker_timeout,
+            settings.backend,
+            settings.env_threads,
+        )
     if env is not None:
         check_spaces(env.observation_space, env.action_space)
     return env

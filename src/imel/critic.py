@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from imel.interpolators.base import mlp
+from imel.kernels import tanh_
 from imel.settings import Settings
 
 
@@ -19,8 +20,25 @@ class Critic(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """v = V^w(s)."""  # [..., d_s] -> [...]
-        values: Tensor = self.network(states).squeeze(-1)
-        return values
+        if torch.is_grad_enabled():
+            values: Tensor = self.network(states)
+        else:
+            layers = linear_layers(self)
+            values = nn.functional.linear(_inputs(layers, states)[-1], *layers[-1].parameters())
+        return values.squeeze(-1)
+
+
+def linear_layers(critic: Critic) -> list[nn.Linear]:
+    """Return the layers that have weights, first to last."""
+    return [layer for layer in critic.network if isinstance(layer, nn.Linear)]
+
+
+def _inputs(layers: list[nn.Linear], states: Tensor) -> list[Tensor]:
+    """Return what each layer is given, without a graph."""
+    inputs = [states]
+    for layer in layers[:-1]:
+        inputs.append(tanh_(nn.functional.linear(inputs[-1], layer.weight, layer.bias)))
+    return inputs
 
 
 def fit_critic(
@@ -33,29 +51,27 @@ def fit_critic(
 ) -> float:
     """Regress V^w on the returns; the mean squared error over the last epoch."""
     size = settings.batch_size
-    layers = [layer for layer in critic.network if isinstance(layer, nn.Linear)]
+    layers = linear_layers(critic)
     for parameter in critic.parameters():
         parameter.grad = torch.zeros_like(parameter)
-    losses: list[Tensor] = []
+    errors: list[Tensor] = []
     for _ in range(settings.critic_epochs):
-        losses = []
         order = torch.randperm(states.shape[0], generator=generator).to(states.device)
-        for rows in torch.split(order, size):
+        errors = []
+        for rows in torch.split(order, size):  # a batch at a time stays in the cache
             batch = states.index_select(0, rows), returns.index_select(0, rows)
-            losses.append(differentiate(layers, *batch))
+            errors.append(differentiate(layers, *batch))
             optimizer.step()
-    return float(torch.stack(losses).mean()) if losses else 0.0
+    return float(torch.cat(errors).square().mean()) if errors else 0.0
 
 
 @torch.no_grad()
 def differentiate(layers: list[nn.Linear], states: Tensor, returns: Tensor) -> Tensor:
-    """Put the gradient of the mean squared error where the optimizer looks for it; the error.
+    """Put the gradient of the mean squared error where the optimizer looks for it; the errors.
 
     By hand, because on a batch this small autograd's bookkeeping takes longer than the arithmetic.
     """
-    inputs = [states]
-    for layer in layers[:-1]:
-        inputs.append(torch.addmm(layer.bias, inputs[-1], layer.weight.T).tanh_())
+    inputs = _inputs(layers, states)
     error = torch.addmm(layers[-1].bias, inputs[-1], layers[-1].weight.T) - returns[:, None]
     gradient = error * (2.0 / error.shape[0])  # [T, 1]
     for layer, given in zip(reversed(layers), reversed(inputs), strict=True):
@@ -64,8 +80,8 @@ def differentiate(layers: list[nn.Linear], states: Tensor, returns: Tensor) -> T
         torch.mm(gradient.T, given, out=layer.weight.grad)
         torch.sum(gradient, dim=0, out=layer.bias.grad)
         if given is not states:
-            gradient = (gradient @ layer.weight) * (1.0 - given.square())
-    return error.square().mean()
+            gradient = torch.ops.aten.tanh_backward(gradient @ layer.weight, given)
+    return error  # [T, 1]
 
 
 def explained_variance(values: Tensor, returns: Tensor) -> float:

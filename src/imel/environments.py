@@ -7,9 +7,10 @@ for it, or may crash or hang.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -19,38 +20,63 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 from stable_baselines3.common.vec_env.subproc_vec_env import _stack_obs
 
-from imel.errors import EnvironmentFaultError, ImelError
+from imel.envpool import make_envpool
+from imel.errors import EnvironmentFaultError, ImelError, SettingsError
+from imel.replay import Replayable
+from imel.settings.common import Backend
+from imel.simulators import make
 
 _SECONDS_TO_START = 120.0
+_FAULT = "imel_fault"
+"""The key of an info under which a worker reports."""
 
 
 def make_environments(
-    env_id: str, n_envs: int, workers: bool = False, worker_timeout: float = 60.0
+    env_id: str,
+    n_envs: int,
+    workers: bool = False,
+    worker_timeout: float = 60.0,
+    backend: Backend = "gymnasium",
+    env_threads: int = 0,
 ) -> VecEnv:
     """Copies of an environment; whatever keeps it from being made is said in one line."""
     makers: list[Callable[[], Env[Any, Any]]] = [
         partial(_make, env_id, index) for index in range(n_envs)
     ]
+    if workers and backend == "envpool":
+        raise SettingsError("workers=True is for Gymnasium: EnvPool has threads of its own")
     try:
+        if backend == "envpool":
+            return make_envpool(env_id, n_envs, env_threads)
         if workers:
-            gymnasium.make(env_id).close()  # what cannot be made is better refused here
-            return Workers(makers, worker_timeout)
+            make(env_id).close()  # what cannot be made is better refused here
+            return Workers([partial(_report, maker) for maker in makers], worker_timeout)
         return SideBySide(makers)
-    except EnvironmentFaultError:
+    except (ImelError, KeyboardInterrupt):
         raise
     except gymnasium.error.Error as error:
         raise ImelError(f"cannot make environment '{env_id}': {error}") from None
-    except Exception as error:  # a missing package, a driver, the environment's own code
+    except BaseException as error:  # a missing package, a driver, the environment's own code
         reason = f"{type(error).__name__}: {error}"
         raise ImelError(f"cannot make environment '{env_id}': {reason}") from None
 
 
 def _make(env_id: str, index: int) -> Env[Any, Any]:
-    return Monitor(Named(gymnasium.make(env_id), index))
+    return Replayable(Monitor(Named(make(env_id), index)))
+
+
+def _report(maker: Callable[[], Env[Any, Any]]) -> Env[Any, Any]:
+    # Ctrl-C reaches every process of a terminal; when a worker ends is for the run to say
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return Reporting(maker())
 
 
 class Named(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Says of an exception in which environment it was raised, by which seed and at which step."""
+    """Says of a fault in which environment it was, by which seed and at which step.
+
+    A fault is whatever an environment raises, be it SystemExit, and an observation of another
+    shape than its space has: it would be broadcast without a word.
+    """
 
     def __init__(self, env: Env[Any, Any], index: int) -> None:
         super().__init__(env)
@@ -63,19 +89,32 @@ class Named(gymnasium.Wrapper[Any, Any, Any, Any]):
         if arguments.get("seed") is not None:
             self._seed = arguments["seed"]
         try:
-            return self.env.reset(**arguments)
-        except Exception as error:
+            observation, info = self.env.reset(**arguments)
+            self._require_shape(observation)
+            return observation, info
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise self._fault("reset", error) from error
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step."""
         self._steps += 1
         try:
-            return self.env.step(action)
-        except Exception as error:
+            observation, reward, terminated, truncated, info = self.env.step(action)
+            self._require_shape(observation)
+            return observation, float(reward), terminated, truncated, info
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise self._fault("step", error) from error
 
-    def _fault(self, where: str, error: Exception) -> EnvironmentFaultError:
+    def _require_shape(self, observation: Any) -> None:
+        expected = self.observation_space.shape
+        if np.shape(observation) != expected:
+            raise ValueError(f"an observation of shape {np.shape(observation)}, not {expected}")
+
+    def _fault(self, where: str, error: BaseException) -> EnvironmentFaultError:
         return EnvironmentFaultError(
             f"environment {self._index} (seed {self._seed}) raised in {where} {self._steps} of its "
             f"episode: {type(error).__name__}: {error}",
@@ -83,12 +122,35 @@ class Named(gymnasium.Wrapper[Any, Any, Any, Any]):
         )
 
 
+class Reporting(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Hands faults on in the info, so that a worker process lives to say what was wrong."""
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        try:
+            return self.env.reset(**arguments)
+        except EnvironmentFaultError as fault:
+            return self._blank(), {_FAULT: str(fault)}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        try:
+            return self.env.step(action)
+        except EnvironmentFaultError as fault:
+            return self._blank(), 0.0, False, False, {_FAULT: str(fault)}
+
+    def _blank(self) -> Any:
+        return np.zeros(self.observation_space.shape or (), np.float32)
+
+
 class SideBySide(DummyVecEnv):
     """Environments in this process, stepped one after the other.
 
-    Infos are copied one level deep, not all the way down: for a quick simulator the deep copy is a
-    tenth of a step.
+    Infos are copied one level deep and observations as arrays: for a quick simulator deep copies of
+    both are a tenth of a step.
     """
+
+    restorable: ClassVar[bool] = True
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all; one that has ended begins anew, its last observation in its info."""
@@ -104,7 +166,8 @@ class SideBySide(DummyVecEnv):
             self.buf_dones[index] = terminated or truncated
             self._save_obs(index, observation)
             infos.append(info)
-        return self._obs_from_buf(), np.copy(self.buf_rews), np.copy(self.buf_dones), infos
+        (observations,) = self.buf_obs.values()  # vectors only: other spaces are refused
+        return observations.copy(), self.buf_rews.copy(), self.buf_dones.copy(), infos
 
 
 class Workers(SubprocVecEnv):
@@ -112,6 +175,8 @@ class Workers(SubprocVecEnv):
 
     After a fault the next `reset` starts all processes anew.
     """
+
+    restorable: ClassVar[bool] = True
 
     def __init__(self, makers: list[Callable[[], Env[Any, Any]]], timeout: float) -> None:
         self._makers, self._timeout = makers, timeout
@@ -137,6 +202,7 @@ class Workers(SubprocVecEnv):
         except (EOFError, OSError):
             raise self._dead("reset") from None
         observations, self.reset_infos = zip(*results, strict=True)  # type: ignore[assignment]
+        self._raise_reported(self.reset_infos)
         self._reset_seeds()
         self._reset_options()
         return _stack_obs(observations, self.observation_space)
@@ -152,9 +218,25 @@ class Workers(SubprocVecEnv):
         """Wait for all, but not for ever."""
         try:
             self._await("step", self._timeout)
-            return super().step_wait()
+            stepped = super().step_wait()
         except (EOFError, OSError):
             raise self._dead("step") from None
+        self._raise_reported(stepped[3])
+        self._raise_reported(self.reset_infos)
+        return stepped
+
+    def env_method(self, method_name: str, *args: Any, **named: Any) -> list[Any]:
+        """Call a method of each environment."""
+        try:
+            return super().env_method(method_name, *args, **named)
+        except (EOFError, OSError):
+            raise self._dead(f"call of {method_name}") from None
+
+    def _raise_reported(self, infos: Sequence[dict[str, Any]]) -> None:
+        for index, info in enumerate(infos):
+            if _FAULT in info:
+                self._broken = True
+                raise EnvironmentFaultError(info[_FAULT], index)
 
     def close(self) -> None:
         """End the processes, also those that would not listen."""

@@ -71,21 +71,21 @@ class ReturnScale(RunningMoments):
     def __init__(self, gamma: float) -> None:
         super().__init__(1)
         self.gamma = gamma
-        self._running: Tensor | None = None  # [E]
+        self.running: Tensor | None = None  # [E]
 
     def restart(self) -> None:
         """Forget the running returns: the environments were reset."""
-        self._running = None
+        self.running = None
 
     def update_from(self, rewards: Tensor, done: Tensor) -> None:
         """Take a rollout's rewards [T, E] into account; `done` marks where episodes ended."""
-        running = torch.zeros_like(rewards[0]) if self._running is None else self._running
+        running = torch.zeros_like(rewards[0]) if self.running is None else self.running
         returns = torch.empty_like(rewards)
         for t in range(rewards.shape[0]):
             running = self.gamma * running + rewards[t]
             returns[t] = running
             running = running * ~done[t]
-        self._running = running
+        self.running = running
         self.update(returns.reshape(-1, 1))
 
     def scale(self, rewards: Tensor) -> Tensor:

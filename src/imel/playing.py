@@ -11,6 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
+from imel.simulators import is_mujoco, make
 
 Array = NDArray[Any]
 Environment = gymnasium.Env[Any, Any]
@@ -76,8 +77,10 @@ def make_environment(env_id: str, rendered: bool) -> Environment:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters among them becomes an error
             options = {"render_mode": "rgb_array", **_drawing_options(env_id)} if rendered else {}
-            return gymnasium.make(env_id, **options)
-    except Exception as error:  # a missing package, a driver, the environment's own code
+            return make(env_id, **options)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a missing package, a driver, the environment's own code
         raise ImelError(f"cannot make environment '{env_id}': {one_line(error)}") from None
 
 
@@ -86,12 +89,11 @@ def _drawing_options(env_id: str) -> dict[str, Any]:
 
     It draws no larger than is shown: without a GPU that saves half the time.
     """
-    spec = gymnasium.registry.get(env_id)
-    entry = None if spec is None else spec.entry_point
-    mujoco = isinstance(entry, str) and entry.startswith("gymnasium.envs.mujoco")
-    return {"width": _DRAWN, "height": _DRAWN, "camera_name": "track"} if mujoco else {}
+    if not is_mujoco(env_id):
+        return {}
+    return {"width": _DRAWN, "height": _DRAWN, "camera_name": "track"}
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Return the kind and the text of an exception on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

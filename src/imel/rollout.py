@@ -18,6 +18,9 @@ from imel.experience import Rollout
 FloatArray = NDArray[np.floating[Any]]
 OnStep = Callable[[dict[str, Any]], bool]
 
+LARGEST = 1e32
+"""Rewards and observations beyond this overflow single precision in sums and squares."""
+
 
 class Actor(Protocol):
     """What a rollout needs of a policy."""
@@ -114,7 +117,7 @@ def draw_noise(
     generator: torch.Generator,
 ) -> Tensor:
     """The noise of a rollout that starts from these observations, which must be numbers."""
-    _require_finite(actor.observe(observations), np.zeros(env.num_envs), clock)
+    _require_numbers(actor.observe(observations), np.zeros(env.num_envs), clock)
     return actor.distribution.noise((n_steps, env.num_envs), generator)
 
 
@@ -141,21 +144,18 @@ def roll_out(
         columns.actions[t] = actions
         try:
             stepped = env.step(actor.to_environment(actions))
-        except EnvironmentFaultError:
+        except (EnvironmentFaultError, KeyboardInterrupt):
             raise
-        except Exception as error:  # an environment may raise anything
+        except BaseException as error:  # an environment may raise anything
             raise _raised(error, env, clock) from error
         # What overflows the memory's precision is as bad as infinity, so convert before checking
         with np.errstate(over="ignore"):
             observed, rewards = actor.observe(stepped[0]), np.asarray(stepped[1], dtype=np.float32)
         observations, _, dones, infos = stepped
-        _require_finite(observed, rewards, clock)
+        _require_numbers(observed, rewards, clock)
         columns.rewards[t], columns.next_states[t] = rewards, observed
         for i in np.flatnonzero(dones):  # the vector env has moved on to a new episode
-            last = actor.observe(infos[i]["terminal_observation"])[0]
-            if not np.isfinite(last).all():
-                _refuse(f"observation {last}", int(i), clock)
-            columns.next_states[t, i] = last
+            columns.next_states[t, i] = _last_seen(actor, infos[i], int(i), clock)
             cut = bool(infos[i].get("TimeLimit.truncated", False))
             columns.truncated[t, i], columns.terminated[t, i] = cut, not cut
         columns.episodes[t], columns.steps[t] = clock.episodes, clock.steps
@@ -186,25 +186,53 @@ class _Columns:
         return Rollout(**{name: torch.from_numpy(column) for name, column in vars(self).items()})
 
 
-def _require_finite(observations: FloatArray, rewards: FloatArray, clock: EpisodeClock) -> None:
-    if np.isfinite(rewards).all() and np.isfinite(observations).all():
+def _usable(values: FloatArray) -> bool:
+    """Return whether all values are numbers whose sums over an episode are numbers as well."""
+    return bool((np.abs(values) <= LARGEST).all())
+
+
+def _require_numbers(observed: FloatArray, rewards: FloatArray, clock: EpisodeClock) -> None:
+    count = len(clock.steps)
+    if len(observed) != count or rewards.shape != (count,):
+        raise EnvironmentFaultError(
+            f"{count} environments returned {len(observed)} observations and rewards of shape "
+            f"{rewards.shape} at step {clock.steps.max()} or before"
+        )
+    if _usable(rewards) and _usable(observed):
         return
-    for i, (observation, reward) in enumerate(zip(observations, rewards, strict=True)):
-        if not np.isfinite(reward):
-            _refuse(f"reward {reward}", i, clock)
-        if not np.isfinite(observation).all():
-            _refuse(f"observation {observation}", i, clock)
+    for i, (observation, reward) in enumerate(zip(observed, rewards, strict=True)):
+        if not _usable(reward):
+            _refuse("reward", reward, i, clock)
+        if not _usable(observation):
+            _refuse("observation", observation, i, clock)
 
 
-def _refuse(what: str, environment: int, clock: EpisodeClock) -> None:
+def _last_seen(
+    actor: Actor, info: dict[str, Any], environment: int, clock: EpisodeClock
+) -> FloatArray:
+    """Return the observation in which an episode ended."""
+    last = actor.observe(info["terminal_observation"])
+    if len(last) != 1:
+        raise EnvironmentFaultError(
+            f"environment {environment} returned a last observation of the wrong shape at step "
+            f"{clock.steps[environment]} of episode {clock.episodes[environment]}",
+            environment,
+        )
+    if not _usable(last):
+        _refuse("observation", last, environment, clock)
+    return np.asarray(last[0])
+
+
+def _refuse(what: str, values: FloatArray, environment: int, clock: EpisodeClock) -> None:
+    wrong = "too large" if np.isfinite(values).all() else "non-finite"
     raise NonFiniteError(
-        f"environment {environment} returned a non-finite {what} at step "
+        f"environment {environment} returned a {wrong} {what} {values} at step "
         f"{clock.steps[environment]} of episode {clock.episodes[environment]}",
         environment,
     )
 
 
-def _raised(error: Exception, env: Steppable, clock: EpisodeClock) -> EnvironmentFaultError:
+def _raised(error: BaseException, env: Steppable, clock: EpisodeClock) -> EnvironmentFaultError:
     """An exception of an environment that was not made here, so that it may not be known which."""
     which = "environment 0" if env.num_envs == 1 else f"one of {env.num_envs} environments"
     return EnvironmentFaultError(

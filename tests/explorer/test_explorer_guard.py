@@ -1,23 +1,28 @@
-"""Fault 20: whatever a foreign page or a hostile request tries, it is refused."""
+"""Faults 20, 28 and 29: whatever a foreign page or a hostile request tries, it is refused."""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import re
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from benchmarks.explorer import Served
 from explorer.conftest import HOST, OWN, Page
+from forged import forge, taken_apart
 from imel.cli.main import main
 from imel.errors import ImelError
-from imel.explorer import guard
-from imel.explorer.server import FIRST_PORT, check_host, hosts_of, open_port
+from imel.explorer import connections, guard
+from imel.explorer.server import FIRST_PORT, check_host, hosts_of, make_app, open_port
 from imel.explorer.session import Session
+from imel.runs.stored import find_run
 
 
 @pytest.mark.parametrize(
@@ -280,3 +285,74 @@ def test_a_run_that_is_missing_or_damaged_is_refused_in_one_line(
     with open_port("127.0.0.1", None) as taken:
         port = str(taken.getsockname()[1])
         assert f"port {port}" in refusal(capsys, str(run), "--port", port)
+
+
+# --- clients and models that do harm ---
+
+
+@pytest.mark.parametrize("row", [2**70, 2**31, -1, -(2**70)])
+def test_fault_28_a_row_beyond_every_memory_is_refused(page: Page, row: int) -> None:
+    body = {"model": page.newest, "rows": [row]}
+    answer = page.client.post("/api/forget", json=body, headers=OWN)
+    assert answer.status_code == 400
+    assert "rows" in answer.json()["error"]
+
+
+def test_fault_28_the_page_says_what_is_wrong_with_a_model_that_holds_nan(
+    run: Path, tmp_path: Path
+) -> None:
+    broken = Path(shutil.copytree(run, tmp_path / "run"))
+    (oldest, *_) = sorted((broken / "checkpoints").iterdir())
+    manifest, tensors = taken_apart(oldest)
+    tensors["policy/memory.improved_means"][0] = float("nan")
+    forge(oldest, manifest, tensors)
+    session = Session(find_run(broken))
+    with TestClient(make_app(session, {HOST}), base_url=f"http://{HOST}") as client:
+        assert client.get("/api/run").status_code == 200
+        answer = client.get("/api/model?model=m0")
+        assert answer.status_code == 400
+        assert f"{oldest.name}: 'policy/memory.improved_means' has values" in answer.json()["error"]
+
+
+def test_fault_29_good_requests_are_answered_among_many_half_sent_ones(served: Served) -> None:
+    half = f"GET /api/run HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n".encode()
+    slow = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(80)]
+    for connection in slow:
+        connection.sendall(half)
+    for _ in range(5):
+        assert raw(served, "GET", "/api/run")[0] == 200
+    for connection in slow:
+        connection.close()
+
+
+def test_fault_29_a_client_that_sends_no_whole_request_is_dropped(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "SECONDS", 0.2)
+    with Served(session) as served:
+        own = f"Host: 127.0.0.1:{served.port}\r\nX-Imel-Explorer: 1\r\n"
+        body = "Content-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
+        for sent in (
+            "",
+            "GET /api/run HT",
+            f"GET / HTTP/1.1\r\n{own}",
+            f"POST / HTTP/1.1\r\n{own}{body}",
+        ):
+            with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+                connection.sendall(sent.encode())
+                with contextlib.suppress(ConnectionResetError):
+                    assert connection.recv(64) == b""  # closed, without an answer
+
+
+def test_fault_29_every_answer_has_the_security_headers_also_of_a_server_that_is_busy(
+    page: Page, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "AT_ONCE", 0)
+    answer = page.client.get("/api/run")
+    assert answer.status_code == 503
+    assert answer.headers["x-frame-options"] == "DENY"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as connection:
+        connection.sendall(b"no HTTP at all\r\n\r\n")
+        content = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert content.startswith(b"HTTP/1.1 400")
+    assert b"x-frame-options: DENY" in content

@@ -113,7 +113,8 @@ def run(argv: list[str], output: Path, fault: Fault | AtCall | None = None) -> N
     setattr(train, "draw_run", lambda *_: [])  # noqa: B010
     if fault is not None:
         fault.plant()
-    sys.exit(main(argv))
+    sys.argv = ["imel", *argv]
+    sys.exit(main())
 
 
 def load_within(room: int, paths: list[Path], output: Path) -> None:

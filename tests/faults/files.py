@@ -1,30 +1,11 @@
-"""Taking checkpoints apart and putting them together again, with checksums that fit or do not."""
+"""Damaging checkpoints: the header of a safetensors file, and mutations of all its bytes."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 import struct
-from pathlib import Path
 from typing import Any
-
-from safetensors import safe_open
-from safetensors.torch import save as safetensors_bytes
-from torch import Tensor
-
-
-def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The manifest and the tensors of a file."""
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return json.loads(file.metadata()["manifest"]), tensors
-
-
-def put_together(path: Path, manifest: str, tensors: dict[str, Tensor]) -> None:
-    """A file whose manifest has a checksum that fits; those of tensors are the manifest's."""
-    digest = hashlib.sha256(manifest.encode()).hexdigest()
-    path.write_bytes(safetensors_bytes(tensors, {"manifest": manifest, "manifest_sha256": digest}))
 
 
 def header_of(content: bytes) -> tuple[dict[str, Any], bytes]:

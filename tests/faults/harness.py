@@ -145,7 +145,8 @@ def without_wall_time(manifest: dict[str, Any]) -> dict[str, Any]:
     """What a checkpoint says of itself, but for the moments at which episodes ended."""
     progress = dict(manifest["progress"])
     progress["episodes"] = [{"r": e["r"], "l": e["l"]} for e in progress["episodes"]]
-    return {**manifest, "progress": progress}
+    run = {**manifest["run"], "id": ""}  # that of a run of its own, as every run is
+    return {**manifest, "progress": progress, "run": run}
 
 
 def differences_of_files(one: Path, other: Path) -> list[str]:

@@ -10,14 +10,15 @@ from typing import Any
 
 import driver
 import pytest
-from files import header_of, put_together, taken_apart, with_header
+from files import header_of, with_header
 from harness import CONTEXT
 
+from forged import put_together, taken_apart
 from imel import IMeL
 from imel.cli.main import main
 from imel.errors import ImelError
 from imel.persistence import checkpoint
-from imel.persistence.resume import latest_checkpoint, version_differences
+from imel.persistence.resume import latest_checkpoint
 from small import BATCH, small_model
 
 ROOM = 2**29
@@ -178,4 +179,4 @@ def test_fault_15_a_checkpoint_that_names_no_library_versions_is_refused(
     path = tmp_path / "iteration-00000002.safetensors"
     put_together(path, json.dumps(manifest), tensors)
     with pytest.raises(ImelError, match="versions"):
-        version_differences(path)
+        IMeL.load(path)

@@ -15,7 +15,6 @@ from imel import IMeL
 from imel.cli.main import main
 from imel.errors import ImelError
 from imel.persistence import checkpoint
-from imel.persistence.resume import version_differences
 from imel.policy import ImelPolicy
 from small import small_model
 
@@ -46,7 +45,6 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
     "IMeL.resume": lambda path: IMeL.resume(path, "Pendulum-v1"),
     "set_parameters": lambda path: small_model().set_parameters(str(path)),
     "policy": lambda path: ImelPolicy.load(str(path)),
-    "version_differences": version_differences,
 }
 
 

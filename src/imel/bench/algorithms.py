@@ -76,7 +76,10 @@ class ImelAlgorithm(Algorithm):
 
     def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> IMeL:
         """A new model on its own environments."""
-        env = task.make_vector(settings["n_envs"], seed, SideBySide)
+        if settings["backend"] == "envpool":  # one thread unless told otherwise: runs share cores
+            env = task.make_envpool(settings["n_envs"], seed, settings["env_threads"] or 1)
+        else:
+            env = task.make_vector(settings["n_envs"], seed, SideBySide)
         return IMeL(env=env, seed=seed, **settings)
 
 

@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
+from imel.envpool import make_envpool
 from imel.errors import ImelError, nearest_name
+from imel.simulators import make
 
 Environment = gymnasium.Env[Any, Any]
 Vector = NDArray[np.floating[Any]]
@@ -26,19 +28,19 @@ Vector = NDArray[np.floating[Any]]
 class WithoutBodyMasses(gymnasium.ObservationWrapper[Vector, Any, Vector]):
     """Humanoid's observation without the 13 body masses, which never change: 270 to 257."""
 
+    kept = np.ones(270, dtype=bool)
+    kept[54:175:10] = False  # of the ten inertias of each of the 13 bodies the last is its mass
+
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
         space = env.observation_space
         assert isinstance(space, spaces.Box)
-        column = np.arange(space.shape[0])
-        # The inertia block has ten numbers for each of the 13 bodies; the last is its mass
-        self._kept = ~((column >= 45) & (column < 175) & ((column - 45) % 10 == 9))
-        low, high = space.low[self._kept], space.high[self._kept]
+        low, high = space.low[self.kept], space.high[self.kept]
         self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
 
     def observation(self, observation: Vector) -> Vector:
         """What varies of the observation."""
-        varying: Vector = observation[self._kept]
+        varying: Vector = observation[self.kept]
         return varying
 
 
@@ -59,7 +61,7 @@ class Task:
 
     def make(self) -> Environment:
         """One environment."""
-        env = gymnasium.make(self.env_id, **self.env_kwargs)
+        env = make(self.env_id, **self.env_kwargs)
         return env if self.wrapper is None else self.wrapper(env)
 
     def make_vector(
@@ -67,6 +69,13 @@ class Task:
     ) -> VecEnv:
         """Several copies stepped together; each reports its episodes' plain returns."""
         return make_vec_env(self.make, n_envs=n_envs, seed=seed, vec_env_cls=vec_env_cls)
+
+    def make_envpool(self, n_envs: int, seed: int, threads: int = 1) -> VecEnv:
+        """As `make_vector`, stepped by EnvPool."""
+        columns = getattr(self.wrapper, "kept", None)
+        env = make_envpool(self.env_id, n_envs, threads, self.env_kwargs, columns)
+        env.seed(seed)
+        return env
 
     def as_json(self) -> dict[str, Any]:
         """What makes the task what it is, beside its name."""

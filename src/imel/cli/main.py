@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
+import threading
+import warnings
 from collections.abc import Sequence
 
 from imel import __version__
@@ -55,6 +59,8 @@ def help_text() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line; its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if argv is None:
+        _speak_in_lines()
     try:
         return _dispatch(arguments)
     except ImelError as error:
@@ -68,6 +74,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except SystemExit as leaving:  # the argument parser has shown its help
         return leaving.code if isinstance(leaving.code, int) else 0
+    finally:
+        if argv is None:  # Python waits for threads when it ends: one more Ctrl-C ends that, too
+            signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+
+
+def _speak_in_lines() -> None:
+    """Let warnings and failures of other threads be a line, in a process of our own."""
+    warnings.formatwarning = lambda message, *_: f"imel: warning: {message}\n"
+    threading.excepthook = lambda failed: print(f"imel: {failed.exc_value}", file=sys.stderr)
 
 
 def _dispatch(arguments: list[str]) -> int:

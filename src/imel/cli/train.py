@@ -8,7 +8,7 @@ Every flag comes from a dataclass: the policy's settings and options, `RunArgume
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, make_dataclass
 from dataclasses import field as dataclass_field
 from pathlib import Path
@@ -21,14 +21,16 @@ from rich.console import Console
 from imel.algorithm import IMeL
 from imel.cli.arguments import Flag, parse, peek
 from imel.errors import CheckpointError, ImelError, SettingsError
-from imel.persistence.resume import differences, latest_checkpoint, version_differences
+from imel.persistence.resume import differences, latest_checkpoint
 from imel.pictures.run import draw_run
 from imel.policy import ImelPolicy
 from imel.policy.refusal import refuse_unused
 from imel.runs import layout
+from imel.runs.identity import differences_to_resume, outcome_of, read_own, run_id_of
 from imel.runs.plan import Plan, RunArguments, checked, find_policy, read_config, settings_in
 from imel.runs.provenance import provenance
 from imel.runs.running import evaluate_run, learn, make_model
+from imel.runs.stored import find_run
 from imel.settings import Settings
 
 _DESCRIPTION = """\
@@ -43,11 +45,6 @@ examples:
 The file given by --config is JSON or TOML. Its keys are the names below with underscores
 (env, total_timesteps, trust_region, ...); the policy's own options stand in a table policy_kwargs.
 Settings depend on the policy: --policy mki --help shows those of mki."""
-
-_NOT_OF_THE_OUTCOME = (
-    *("checkpoints_kept", "eval_episodes", "go_on_if_full"),
-    *("progress_json", "track", "track_project"),
-)
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ def run(argv: Sequence[str]) -> int:
     name = f"{plan.env}-{plan.run.policy}-seed{plan.run.seed}"
     with layout.claimed(files.run_dir, name, files.overwrite) as folder:
         layout.write_json(folder / layout.CONFIG, plan.as_json())
-        layout.write_json(folder / layout.PROVENANCE, provenance())
+        _write_provenance(model, folder)
         return carry_out(model, plan, folder)
 
 
@@ -140,53 +137,84 @@ def _argument_class(
     )
 
 
+def _write_provenance(model: IMeL, folder: Path) -> None:
+    layout.write_json(folder / layout.PROVENANCE, {"run": model.run_id, **provenance()})
+
+
 def carry_out(model: IMeL, plan: Plan, folder: Path) -> int:
     """Train what is left to train, save, evaluate and draw; the exit code."""
     console = Console()
     signal_received = learn(model, plan, folder, console)
-    if signal_received is not None:
-        print(
-            f"imel: interrupted; the model as of step {model.num_timesteps} is in "
-            f"{folder / layout.MODEL}; go on with: imel resume {folder}",
-            file=sys.stderr,
-        )
-        return 128 + signal_received
-    finish(model, plan, folder, console)
-    return 0
+    if signal_received is None:
+        finish(model, plan, folder, console, save=True)
+        return 0
+    model.save(folder / layout.MODEL)
+    newest = find_run(folder).models[:-1]
+    print(
+        f"imel: interrupted; the model as of step {model.num_timesteps} is in "
+        f"{folder / layout.MODEL}; from step {newest[-1].timesteps if newest else 0} go on with: "
+        f"imel resume {folder}",
+        file=sys.stderr,
+    )
+    return 128 + signal_received
 
 
-def finish(model: IMeL, plan: Plan, folder: Path, console: Console) -> None:
-    """Evaluate and draw a trained model."""
-    evaluate_run(model, plan, folder, console)
-    draw_run(folder, model, plan.as_json())
+def finish(model: IMeL, plan: Plan, folder: Path, console: Console, save: bool = False) -> None:
+    """Save, evaluate and draw a trained model; where the disk is full, do what can be done."""
+    steps: dict[str, Callable[[], object]] = {
+        layout.MODEL: lambda: model.save(folder / layout.MODEL) if save else None,
+        layout.EVALUATION: lambda: evaluate_run(model, plan, folder, console),
+        "pictures": lambda: draw_run(folder, model, plan.as_json()),
+    }
+    failed = []
+    for name, step in steps.items():
+        try:
+            step()
+        except OSError as error:
+            if not plan.run.go_on_if_full:
+                raise
+            failed.append(f"{name} ({error.strerror or error})")
+    if failed:
+        raise ImelError(f"the run has ended, but could not write {', '.join(failed)}")
     _say_where(folder, console)
 
 
 def resume_run(folder: Path, plan: Plan, allow_differences: bool, fall_back: bool) -> int:
     """Continue the run in a folder by a plan, which ought to be its own; the exit code."""
     with layout.reopened(folder):
-        stored = layout.read_json(folder / layout.CONFIG)
-        found = differences(stored, plan.as_json(), ignored=_NOT_OF_THE_OUTCOME)
+        stored = layout.read_table(folder / layout.CONFIG)
+        found = differences(outcome_of(stored), outcome_of(plan.as_json()))
         path = latest_checkpoint(folder / layout.CHECKPOINTS, fall_back)
-        if path is not None:
-            found += version_differences(path)
-        if found and not allow_differences:
-            raise ImelError(
-                f"{folder} was made otherwise ({'; '.join(found)}); --allow-differences goes on"
-            )
-        layout.write_json(folder / layout.CONFIG, plan.as_json())
         finished = _finished_model(folder, plan)
+        model_file = None if finished is None else folder / layout.MODEL
+        for file in (file for file in (path, model_file) if file is not None):
+            found += differences_to_resume(read_own(file, folder), plan)
+            if run_id_of(folder) is None:
+                found.append(f"{layout.PROVENANCE} does not name the run")
+        if found and not allow_differences:
+            reasons = "; ".join(dict.fromkeys(found))
+            raise ImelError(f"{folder} was made otherwise ({reasons}); --allow-differences goes on")
+        layout.write_json(folder / layout.CONFIG, plan.as_json())
+        console = Console()
         if finished is not None:
-            finish(finished, plan, folder, Console())
+            finish(finished, plan, folder, console)
             return 0
-        return carry_out(_model_at(path, plan), plan, folder)
+        model = _model_at(path, plan, folder)
+        steps = f"{model.num_timesteps:,} of {plan.run.total_timesteps:,}"
+        console.out(f"{folder} goes on at step {steps}", highlight=False)
+        return carry_out(model, plan, folder)
 
 
-def _model_at(path: Path | None, plan: Plan) -> IMeL:
+def _model_at(path: Path | None, plan: Plan, folder: Path) -> IMeL:
     """The model as a checkpoint has it, or a new one where none was taken yet."""
     if path is None:
-        return make_model(plan)
-    return IMeL.resume(path, plan.env, plan.run.device, **plan.settings.as_json())
+        model = make_model(plan)
+        model.run_id = run_id_of(folder) or model.run_id
+    else:
+        model = IMeL.resume(path, plan.env, plan.run.device, **plan.settings.as_json())
+    if run_id_of(folder) is None:  # killed before it was written, or lost
+        _write_provenance(model, folder)
+    return model
 
 
 def _finished_model(folder: Path, plan: Plan) -> IMeL | None:

@@ -27,6 +27,9 @@ SCALARS: Mapping[str, str] = {name: name.removesuffix("s") for name in _SCALARS}
 WHOLE = ("episodes", "steps", "iterations")
 """Columns of whole numbers."""
 
+_LARGEST = 1e32
+"""Numbers beyond this are as bad as infinity: their sums and squares overflow."""
+
 Kind = Literal["annotated", "acted", "shown"]
 
 
@@ -76,11 +79,14 @@ def checked(columns: Columns, state_dim: int, action_dim: int, source: str) -> C
             raise ImelError(
                 f"{source} does not fit this model: {name} are {column.shape}, not {shape}"
             )
-        with np.errstate(over="ignore"):  # what overflows the precision is found below
-            found[name] = column.astype(np.int64 if name in WHOLE else np.float32)
-        bad = ~np.isfinite(found[name].reshape(count, -1)).all(axis=1)
+        if column.dtype.kind not in "biuf":  # text, lists, objects
+            raise ImelError(f"{source} has {name} that are no numbers, but {column.dtype}")
+        largest = 1e18 if name in WHOLE else _LARGEST
+        sizes = np.abs(column.reshape(count, -1).astype(np.float64))
+        bad = ~(sizes <= largest).all(axis=1)  # which a NaN never is
         if bad.any():
             raise ImelError(f"{source} has {name} that are no numbers, first in row {bad.argmax()}")
+        found[name] = column.astype(np.int64 if name in WHOLE else np.float32)
     if "stds" in found and not (found["stds"] > 0).all():
         raise ImelError(f"{source} has stds that are not above zero")
     return found

@@ -138,7 +138,10 @@ def read_minari(dataset: Any, policy: ImelPolicy) -> Logged:
             f"{source} does not fit this model: it observes {dataset.observation_space}, "
             f"not {policy.observation_space}"
         )
-    episodes = list(dataset.iterate_episodes())
+    try:
+        episodes = list(dataset.iterate_episodes())
+    except Exception as error:  # of whatever reads HDF5 or Arrow beneath it
+        raise ImelError(f"{source} cannot be read: {error}") from None
     if not episodes or not all(set(_IN_INFOS.values()) <= set(e.infos or {}) for e in episodes):
         return logged_episodes(episodes, policy, source)
     parts: dict[str, list[Array]] = {name: [] for name in (*VECTORS, *SCALARS)}
@@ -149,7 +152,10 @@ def read_minari(dataset: Any, policy: ImelPolicy) -> Logged:
         parts["next_states"].append(episode.observations[1:])
         parts["rewards"].append(episode.rewards)
         parts["terminated"].append(episode.terminations)
-    columns = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    try:
+        columns = {name: np.concatenate(arrays) for name, arrays in parts.items()}
+    except (TypeError, ValueError) as error:
+        raise ImelError(f"{source} has episodes of different shapes: {error}") from None
     assert set(WHOLE) <= set(columns)
     widths = policy.memory.states.shape[1], policy.memory.actions.shape[1]
     return Logged(checked(columns, *widths, source), "annotated", rewarded=True)

@@ -50,7 +50,8 @@ def _local_minari(dataset_id: str) -> Any:
             f"there is no file and no local Minari dataset '{dataset_id}' ({place}); "
             f"minari download {dataset_id} gets one that is published"
         )
+    minari = require("minari", "datasets")
     try:
-        return require("minari", "datasets").load_dataset(dataset_id)
-    except (ValueError, OSError, KeyError, AssertionError) as error:
+        return minari.load_dataset(dataset_id)
+    except Exception as error:  # of whatever reads JSON, HDF5 or Arrow beneath it
         raise ImelError(f"the Minari dataset {dataset_id} cannot be read: {error}") from None

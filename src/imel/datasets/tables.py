@@ -24,6 +24,7 @@ from imel.policy import ImelPolicy
 
 _FORMAT, _SCHEMA = "imel-transitions", 1
 _KEY = b"imel"
+_MOST_ROWS = 10_000_000
 
 
 def write_parquet(
@@ -60,9 +61,13 @@ def read_parquet(path: Path, policy: ImelPolicy) -> Logged:
     """What `write_parquet` wrote, checked against a policy's spaces."""
     parquet, pyarrow = require("pyarrow.parquet", "datasets"), require("pyarrow", "datasets")
     try:
+        # A file of a few bytes may stand for any number of equal rows
+        rows = parquet.read_metadata(path).num_rows
+        if rows > _MOST_ROWS:
+            raise ImelError(f"{path} has {rows} rows; at most {_MOST_ROWS} are read")
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())
         raise ImelError(f"{path} is not a Parquet file, or is damaged: {reason}") from None
     manifest = _manifest(table, path)
     mine = action_bounds(policy.action_space)
@@ -81,11 +86,12 @@ def read_parquet(path: Path, policy: ImelPolicy) -> Logged:
             width = manifest["widths"][name]
             parts = [_array(table, f"{singular}_{i}") for i in range(width)]
             columns[name] = np.stack(parts, axis=1)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ImelError(f"{path} lacks a column that imel has written: {error}") from None
+    except (KeyError, TypeError, ValueError, pyarrow.ArrowException) as error:
+        reason = " ".join(str(error).split())
+        raise ImelError(f"{path} lacks a column that imel has written: {reason}") from None
     state_dim, action_dim = policy.memory.states.shape[1], policy.memory.actions.shape[1]
-    rows = checked(columns, state_dim, action_dim, str(path))
-    return Logged(rows, "annotated", rewarded=True)
+    columns = checked(columns, state_dim, action_dim, str(path))
+    return Logged(columns, "annotated", rewarded=True)
 
 
 def action_bounds(space: Any) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from imel.environments import Named, make_environments
 from imel.rollout import FloatArray, collect
+from imel.simulators import make
 
 
 @dataclass
@@ -69,7 +70,7 @@ def new_stream() -> int:
 
 def make_seeded(env_id: str, index: int) -> Monitor[Any, Any]:
     """One of several copies of an environment."""
-    return Monitor(Named(SeededEpisodes(gymnasium.make(env_id)), index))
+    return Monitor(Named(SeededEpisodes(make(env_id)), index))
 
 
 def play_again(env: Monitor[Any, Any], past: Past) -> FloatArray:

@@ -35,15 +35,18 @@ CONTENT_SECURITY_POLICY = "; ".join(
         "frame-ancestors 'none'",
     ]
 )
-_HEADERS = {
-    "content-security-policy": CONTENT_SECURITY_POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
+HEADERS = [
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+]
+"""Of every answer."""
+AT_ONCE = 32
+"""Requests that are answered at the same time."""
 
 
 class RefusedError(Exception):
@@ -59,6 +62,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, hosts: Collection[str]) -> None:
         self._app = app
+        self._answering = 0
         self._hosts = frozenset(host.lower() for host in hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,13 +75,14 @@ class Guard:
 
         async def marked(message: Message) -> None:
             if message["type"] == "http.response.start":
-                extra = [(name.encode(), value.encode()) for name, value in _HEADERS.items()]
-                message = {**message, "headers": [*message.get("headers", []), *extra]}
+                message = {**message, "headers": [*message.get("headers", []), *HEADERS]}
             await send(message)
 
         try:
             self._check(scope)
             body = await _read(receive)
+            if self._answering >= AT_ONCE:
+                raise RefusedError(503, "too much is asked at once; try again")
         except RefusedError as refused:
             await _refuse(marked, refused)
             return
@@ -91,7 +96,11 @@ class Guard:
             sent = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        await self._app(scope, replay, marked)
+        self._answering += 1
+        try:
+            await self._app(scope, replay, marked)
+        finally:
+            self._answering -= 1
 
     def _check(self, scope: Scope) -> None:
         headers = _single_headers(scope)

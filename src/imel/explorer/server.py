@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 
 from imel.errors import ImelError
 from imel.explorer.api import make_router
+from imel.explorer.connections import Connection
 from imel.explorer.guard import Guard
 from imel.explorer.session import Session
 from imel.pictures.rendering import UnclearStateError
@@ -115,19 +116,23 @@ def hosts_of(host: str, port: int) -> set[str]:
     return {f"{name}:{port}" for name in names} | (names if port == 80 else set())
 
 
-def serve(session: Session, host: str, listener: socket.socket) -> None:
-    """Answer until interrupted."""
+def make_server(session: Session, host: str, listener: socket.socket) -> uvicorn.Server:
+    """The server behind a socket."""
     app = make_app(session, hosts_of(host, listener.getsockname()[1]))
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=Connection,
         ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=64,
         timeout_graceful_shutdown=2,
         h11_max_incomplete_event_size=32 << 10,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    return uvicorn.Server(config)
+
+
+def serve(session: Session, host: str, listener: socket.socket) -> None:
+    """Answer until interrupted."""
+    make_server(session, host, listener).run(sockets=[listener])

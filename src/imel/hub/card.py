@@ -6,6 +6,8 @@ shows the return beside the model.
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,26 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
+from imel.errors import ImelError
 from imel.extras import require
 from imel.persistence import checkpoint
 from imel.policy import POLICIES
-from imel.runs.layout import CONFIG, CURVE, EVALUATION, MODEL, POLICY, PROVENANCE, read_table
+from imel.runs.layout import (
+    CONFIG,
+    CURVE,
+    EVALUATION,
+    MODEL,
+    POLICY,
+    PROVENANCE,
+    read_evaluation,
+    read_table,
+)
 
 _LEVEL = 0.95
 _SEED = 20_200_810
+_ENVIRONMENT = re.compile(r"[\w.:/-]{1,200}")
+"""What an id consists of: nothing that a card would take for its own text."""
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _ABOUT = """\
 A policy trained by Improved Memories Learning ([IMeL, arXiv 2008.10433](https://arxiv.org/abs/2008.10433)).
 It acts by interpolating remembered actions, each moved a little towards what turned out better, so
@@ -29,8 +44,10 @@ every action can be traced back to the memories behind it; they are part of this
 def model_card(folder: Path, repo_id: str, licence: str | None = None) -> str:
     """The card of the run in a folder, as it would be published under a name."""
     _, manifest = checkpoint.read(folder / MODEL)
-    config, evaluation = read_table(folder / CONFIG), read_table(folder / EVALUATION)
+    config, evaluation = read_table(folder / CONFIG), read_evaluation(folder / EVALUATION)
     env = config.get("env") or evaluation.get("env")
+    if env is not None and not (isinstance(env, str) and _ENVIRONMENT.fullmatch(env)):
+        raise ImelError(f"{folder} names no environment that could be made: {reprlib.repr(env)}")
     parts = [
         f"---\n{_metadata(manifest, env, evaluation, licence)}\n---",
         f"# {manifest['policy']} on {env or 'an unnamed environment'}",
@@ -155,7 +172,9 @@ def _training(manifest: Mapping[str, Any], env: str | None, config: Mapping[str,
 
 
 def _origin(manifest: Mapping[str, Any], provenance: Mapping[str, Any]) -> str:
-    commit = provenance.get("commit", "unknown")
+    commit = provenance.get("commit")
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
+        commit = "unknown"
     changed = ", with local changes" if provenance.get("dirty") else ""
     rows = {**manifest["versions"], "commit of imel": f"{commit}{changed}"}
     return f"## Versions\n\n{_table('library', 'version', rows)}"

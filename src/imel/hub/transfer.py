@@ -20,12 +20,12 @@ import torch
 from stable_baselines3.common.type_aliases import GymEnv
 
 from imel.algorithm import IMeL
-from imel.errors import CheckpointError, ImelError
+from imel.errors import ImelError
 from imel.extras import require
 from imel.hub.card import model_card
-from imel.persistence import checkpoint
 from imel.persistence.files import write_atomically
-from imel.persistence.saving import require_entries
+from imel.policy import POLICIES
+from imel.runs.identity import differences_to_config, outcome_of, read_own
 from imel.runs.layout import (
     CONFIG,
     CURVE,
@@ -35,6 +35,7 @@ from imel.runs.layout import (
     POLICY,
     PROGRESS,
     PROVENANCE,
+    read_evaluation,
     read_table,
 )
 
@@ -43,6 +44,8 @@ KNOWN = (
     *(CARD, MODEL, CONFIG, EVALUATION, PROVENANCE, CURVE, POLICY),
     *(PROGRESS, MONITOR),
 )
+_LARGEST = 64 << 20
+"""Bytes of any file but the model's."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -94,6 +97,7 @@ def pull_from_hub(
         if source is not None:
             present = _names_in(source, revision)
             for name in _wanted(present, repo_id):
+                _require_plain(source / name)
                 write_atomically(made / name, (source / name).read_bytes())
         else:
             present = _download(repo_id, made, revision, token)
@@ -113,6 +117,7 @@ def load_from_hub(
     source = _as_folder(repo_id)
     if source is not None:
         _wanted(_names_in(source, revision), repo_id)
+        _require_plain(source / MODEL)
         return IMeL.load(source / MODEL, env, device)
     with _talking(repo_id, token) as api:
         path = api.hf_hub_download(repo_id, MODEL, revision=revision)
@@ -185,22 +190,33 @@ def run_files(folder: Path) -> dict[str, bytes]:
     """What is published of a run directory beside the card, checked."""
     if not (folder / MODEL).is_file():
         raise ImelError(f"{folder} holds no model ({MODEL})")
-    check_files(folder)
     names = [name for name in KNOWN if name != CARD and (folder / name).is_file()]
+    for name in names:
+        _require_plain(folder / name)
+    check_files(folder)
     files = {name: (folder / name).read_bytes() for name in names}
     if CONFIG in files:
         files[CONFIG] = _without_paths(files[CONFIG])
     return files
 
 
+def _require_plain(path: Path) -> None:
+    """Refuse a link, which may stand for any file of this machine, and what fills the memory."""
+    if path.is_symlink():
+        raise ImelError(f"{path} is a link; only files are published and fetched")
+    if path.name != MODEL and path.stat().st_size > _LARGEST:
+        raise ImelError(f"{path} is larger than {_LARGEST >> 20} MiB")
+
+
 def check_files(folder: Path) -> None:
     """Refuse a damaged model, and files that are not what their names say."""
-    _, manifest = checkpoint.read(folder / MODEL)
-    if manifest["kind"] != "model":
-        raise CheckpointError(f"{folder / MODEL} holds a {manifest['kind']}, not a whole model")
-    require_entries(manifest, folder / MODEL)
-    for name in (CONFIG, EVALUATION, PROVENANCE):
-        read_table(folder / name)
+    manifest = read_own(folder / MODEL, folder)
+    if manifest["policy"] in POLICIES:  # a class of somebody's own is not here to be asked
+        IMeL.load(folder / MODEL)
+    read_evaluation(folder / EVALUATION)
+    found = differences_to_config(manifest, read_table(folder / CONFIG))
+    if found:
+        raise ImelError(f"{folder / CONFIG} is not that of the model: {'; '.join(found)}")
     for name in (CURVE, POLICY):
         path = folder / name
         if path.is_file() and not path.read_bytes().startswith(_PNG):
@@ -210,7 +226,5 @@ def check_files(folder: Path) -> None:
 def _without_paths(config: bytes) -> bytes:
     """Where on this machine a dataset lay is nobody's business."""
     document = json.loads(config)
-    start = document.get("warm_start")
-    if isinstance(start, str) and start.endswith(".parquet"):
-        document["warm_start"] = Path(start).name
+    document |= {name: v for name, v in outcome_of(document).items() if name == "warm_start"}
     return (json.dumps(document, indent=2) + "\n").encode()

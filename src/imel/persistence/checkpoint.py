@@ -25,12 +25,15 @@ from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 from torch.optim import Optimizer
 
-from imel.errors import CheckpointError, ImelError
+from imel.errors import CheckpointError
+from imel.persistence.contents import check_values
 from imel.persistence.files import write_atomically
 
 SUFFIX = ".safetensors"
-SCHEMA = 2
+SCHEMA = 3
 """Counts the changes after which files of before can no longer be read."""
+_LARGEST_FILE, _LONGEST_MANIFEST = 8 << 30, 16 << 20
+"""Bytes of a file and characters of a manifest that are read at all."""
 _LIBRARIES = ("imel", "torch", "numpy", "gymnasium", "stable_baselines3", "mujoco")
 
 
@@ -45,14 +48,19 @@ def path_for(path: str | os.PathLike[str]) -> Path:
 def write(
     path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document: Mapping[str, Any]
 ) -> Path:
-    """Write tensors and a JSON document atomically; return the path with its suffix."""
+    """Write tensors and a JSON document atomically; return the path with its suffix.
+
+    What no reader would accept, a NaN above all, is refused here.
+    """
     target = path_for(path)
+    check_values(tensors, f"{target} is not written")
     plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     manifest = json.dumps(
         {
             "format": "imel",
             "schema": SCHEMA,
             "versions": library_versions(),
+            "circumstances": circumstances(),
             "sha256": {name: _digest(tensor) for name, tensor in plain.items()},
             **document,
         },
@@ -69,6 +77,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     source = next((file for file in (path_for(path), Path(path)) if file.is_file()), None)
     if source is None:
         raise CheckpointError(f"no such checkpoint: {path_for(path)}")
+    if source.stat().st_size > _LARGEST_FILE:
+        raise CheckpointError(f"{source} is larger than {_LARGEST_FILE >> 30} GiB")
     try:
         with safe_open(source, framework="pt") as file:
             manifest = _manifest(source, file.metadata() or {})
@@ -90,6 +100,8 @@ def _manifest(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     text = metadata.get("manifest")
     if text is None:
         raise CheckpointError(f"{source} is a safetensors file, but no imel checkpoint")
+    if len(text) > _LONGEST_MANIFEST:
+        raise CheckpointError(f"{source} has a manifest of {len(text)} characters")
     if _sha256(text.encode()) != metadata.get("manifest_sha256"):
         raise CheckpointError(f"{source} is damaged: checksum of the manifest differs")
     try:
@@ -98,15 +110,15 @@ def _manifest(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         raise CheckpointError(f"{source} has a manifest that is no JSON") from None
     required: dict[str, type] = {
         **dict.fromkeys(("format", "kind", "policy"), str),
-        **dict.fromkeys(("sha256", "versions", "policy_arguments"), dict),
+        **dict.fromkeys(("sha256", "versions", "circumstances", "policy_arguments"), dict),
     }
     require_entries(manifest, required, source)
     schema = manifest.get("schema")
     if manifest["format"] != "imel" or schema != SCHEMA:
-        if schema == 1:
+        if schema in range(1, SCHEMA):
             raise CheckpointError(
-                f"{source} was made by an earlier version of imel (checkpoint schema 1): the "
-                "policies and settings it describes no longer exist; train the model again"
+                f"{source} was made by an earlier version of imel (checkpoint schema {schema}), "
+                "whose policies and settings no longer exist as they were; train the model again"
             )
         raise CheckpointError(f"{source} has schema {schema}; this version reads {SCHEMA}")
     return manifest
@@ -145,6 +157,11 @@ def library_versions() -> dict[str, str]:
     return versions
 
 
+def circumstances() -> dict[str, Any]:
+    """Return what else decides the last bits of a sum: threads, the processor's instructions."""
+    return {"threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}
+
+
 # --- what is saved, as flat names ---
 
 
@@ -166,29 +183,9 @@ def building(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (ImelError, RuntimeError, TypeError, ValueError, OverflowError) as error:
+    except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(f"{path} describes no model that can be built: {reason}") from None
-
-
-def check_tensors(
-    expected: Mapping[str, Tensor],
-    found: Mapping[str, Tensor],
-    what: str,
-    path: str | os.PathLike[str],
-) -> None:
-    """Refuse tensors that lack a name, have one too many, or differ in shape or type."""
-    for name in sorted(expected.keys() | found.keys()):
-        if name not in found:
-            raise CheckpointError(f"{path} does not fit this model: {what} lacks '{name}'")
-        if name not in expected:
-            raise CheckpointError(f"{path} does not fit this model: {what} has no '{name}'")
-        here, there = expected[name], found[name]
-        if here.shape != there.shape or here.dtype != there.dtype:
-            raise CheckpointError(
-                f"{path} does not fit this model: '{name}' of {what} is {there.dtype} "
-                f"{tuple(there.shape)}, not {here.dtype} {tuple(here.shape)}"
-            )
 
 
 def optimizer_to_tensors(optimizer: Optimizer) -> dict[str, Tensor]:

@@ -1,14 +1,18 @@
 """A run's checkpoints: taken between iterations, kept, found again, and continued bit for bit.
 
-At a checkpoint every environment is reset with a seed made from the run's seed and the iteration,
-in the uninterrupted run as well. So nothing that happens after it depends on what an environment
-holds inside, and a run that was killed ends as it would have ended.
+Environments made from an id go on in the midst of their episodes: a checkpoint says how they came
+where they are, and changes nothing. Where that cannot be said (environments given as objects, an
+episode of more than 10,000 steps) every environment is reset at a checkpoint with a seed made from
+the run's seed and the iteration, in the uninterrupted run as well. Either way a run that was killed
+ends as it would have ended.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import reprlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,8 +23,12 @@ from stable_baselines3.common.callbacks import BaseCallback
 from imel.algorithm import IMeL
 from imel.errors import CheckpointError, ImelError
 from imel.persistence import checkpoint
+from imel.persistence.standing import pasts_of, restorable
+from imel.replay import LONGEST
 
-_NAME = re.compile(r"iteration-(\d+)" + re.escape(checkpoint.SUFFIX))
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxdict = _BRIEF.maxlist = 200
+NAME = re.compile(r"iteration-(\d+)" + re.escape(checkpoint.SUFFIX))
 
 
 class RunCheckpoints(BaseCallback):
@@ -29,8 +37,11 @@ class RunCheckpoints(BaseCallback):
     If one cannot be written, the run ends, or goes on without it if `go_on_if_full`; the files of
     before are whole either way.
 
-    It belongs to the run: whoever continues from one of its files has to use it with the same
-    `every`, since that is when environments are reset.
+    Training that ends before its last step leaves a checkpoint of where it stood, if environments
+    can be put back there; it goes when the run has been finished.
+
+    Where environments are reset at checkpoints, it belongs to the run: whoever continues from one
+    of its files has to use it with the same `every`.
     """
 
     def __init__(
@@ -45,30 +56,89 @@ class RunCheckpoints(BaseCallback):
         super().__init__()
         self.folder, self.every, self.keep = Path(folder), every, keep
         self.go_on_if_full = go_on_if_full
+        self._root = self.folder
+
+    @property
+    def _algorithm(self) -> IMeL:
+        assert isinstance(self.model, IMeL)
+        return self.model
+
+    def _on_training_start(self) -> None:
+        """Tell at the start where no episode could end between two checkpoints."""
+        self._root = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
+        model = self._algorithm
+        between, limit = self.every * model.n_steps, _episode_limit(model)
+        if limit is not None and limit > max(between, LONGEST if restorable(model) else 0):
+            warnings.warn(
+                f"no episode of {limit} steps can end: environments are reset at checkpoints, "
+                f"every {between} steps of each; take one every {-(-limit // model.n_steps)} "
+                "iterations or more",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def _on_rollout_start(self) -> None:
-        model = self.model
-        assert isinstance(model, IMeL)
+        model = self._algorithm
         if model.iteration == 0 or model.iteration % self.every:
             return
+        if model.iteration == model.resumed_iteration:
+            return  # it has just been read
+        if not self._save(model):
+            model.restart_environments()
+        for old in checkpoints_in(self.folder)[: -self.keep]:
+            old.unlink()
+
+    def _save(self, model: IMeL) -> bool:
+        """Write a checkpoint; return whether environments can go on as they are."""
+        path = self.folder / f"iteration-{model.iteration:08d}"
         try:
-            model.save(self.folder / f"iteration-{model.iteration:08d}")
+            if not self._root.is_dir():  # it would be made again, without the run's other files
+                raise FileNotFoundError(errno.ENOENT, "the folder is gone", str(self._root))
+            if model.save_standing(path):
+                return True
+            model.save(path)
         except OSError as error:
             if not self.go_on_if_full:
                 raise
             warnings.warn(f"no checkpoint: {error}", RuntimeWarning, stacklevel=2)
-        for old in checkpoints_in(self.folder)[: -self.keep]:
-            old.unlink()
-        model.restart_environments()
+            return pasts_of(model) is not None
+        return False
+
+    def _on_training_end(self) -> None:
+        model = self._algorithm
+        if model.learned_timesteps < model._total_timesteps:
+            if model.iteration and model.iteration % self.every and pasts_of(model) is not None:
+                self._save(model)
+            return
+        for path in checkpoints_in(self.folder):
+            if iteration_of(path) % self.every:
+                path.unlink()
 
     def _on_step(self) -> bool:
         return True
 
 
+def _episode_limit(model: IMeL) -> int | None:
+    assert model.env is not None
+    try:
+        (spec,) = model.env.get_attr("spec", [0])
+    except (AttributeError, NotImplementedError):  # of a vector of somebody else's
+        return None
+    limit: int | None = getattr(spec, "max_episode_steps", None)
+    return limit
+
+
 def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
     """The checkpoints in a folder, the oldest first; what a killed writer left is none of them."""
-    found = [(int(match[1]), path) for path in Path(folder).glob("*") if (match := _name(path))]
-    return [path for _, path in sorted(found)]
+    found = [path for path in Path(folder).glob("*") if NAME.fullmatch(path.name)]
+    return sorted(found, key=iteration_of)
+
+
+def iteration_of(path: Path) -> int:
+    """Return the iteration in the name of a checkpoint."""
+    match = NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
 
 
 def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -> Path | None:
@@ -91,22 +161,10 @@ def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -
     return None
 
 
-def differences(
-    then: Mapping[str, Any], now: Mapping[str, Any], ignored: tuple[str, ...] = ()
-) -> list[str]:
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs between two tables, a line each: settings, or library versions."""
     return [
-        f"{name}: {then.get(name)!r} then, {now.get(name)!r} now"
+        f"{name}: {_BRIEF.repr(then.get(name))} then, {_BRIEF.repr(now.get(name))} now"
         for name in sorted(then.keys() | now.keys())
-        if name not in ignored and then.get(name) != now.get(name)
+        if then.get(name) != now.get(name)
     ]
-
-
-def version_differences(path: Path) -> list[str]:
-    """The libraries that are not those a checkpoint was made with."""
-    _, manifest = checkpoint.read(path)
-    return differences(manifest["versions"], checkpoint.library_versions())
-
-
-def _name(path: Path) -> re.Match[str] | None:
-    return _NAME.fullmatch(path.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,10 @@ from torch import Tensor
 from imel.errors import CheckpointError
 from imel.persistence.checkpoint import under
 
+_TYPES = (
+    *(torch.float16, torch.float32, torch.float64),
+    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
 _MOST = 1 << 20
 """Options of a discrete space at most."""
 
@@ -47,19 +52,21 @@ def _space_to_arrays(space: spaces.Space[Any]) -> dict[str, Any]:
 
 
 def spaces_from_tensors(
-    tensors: Mapping[str, Tensor],
+    tensors: Mapping[str, Tensor], path: str | os.PathLike[str]
 ) -> tuple[spaces.Space[Any], spaces.Space[Any]]:
-    """What `spaces_to_tensors` took apart."""
+    """Return what `spaces_to_tensors` took apart; refuse bounds that bound nothing."""
     found = []
     for name in ("observation", "action"):
         try:
             found.append(_space_from(under(f"spaces/{name}", tensors)))
-        except (KeyError, ValueError, TypeError, AssertionError, OverflowError):
-            raise CheckpointError(f"the checkpoint lacks a valid {name} space") from None
+        except (KeyError, ValueError, TypeError, AssertionError, OverflowError) as error:
+            raise CheckpointError(f"{path} lacks a valid {name} space: {error}") from None
     return found[0], found[1]
 
 
 def _space_from(parts: Mapping[str, Tensor]) -> spaces.Space[Any]:
+    if unknown := [tensor.dtype for tensor in parts.values() if tensor.dtype not in _TYPES]:
+        raise ValueError(f"numbers of type {unknown[0]}")
     arrays = {name: tensor.numpy() for name, tensor in parts.items()}
     if not arrays or any("/" in name for name in arrays):
         keys = {name.rpartition("/")[0] for name in arrays}
@@ -69,8 +76,10 @@ def _space_from(parts: Mapping[str, Tensor]) -> spaces.Space[Any]:
         return spaces.Dict([(k.partition(".")[2], _space_from(under(k, parts))) for k in ordered])
     if "low" in arrays:
         low, high = arrays["low"], arrays["high"]
-        if low.shape != high.shape:
-            raise ValueError("bounds of different shapes")
+        if low.shape != high.shape or low.dtype != high.dtype:
+            raise ValueError("bounds of different shapes or types")
+        if not low.size or not (low <= high).all():
+            raise ValueError("bounds without room between")
         return spaces.Box(low, high, dtype=low.dtype.type)
     # Before anything is allocated: what a file claims about sizes is not believed
     size = arrays["bits"].astype(float).prod() if "bits" in arrays else _options(arrays).sum()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from matplotlib.ticker import EngFormatter
 
 from imel.errors import ImelError
 from imel.pictures.nearby import Array, draw_episodes, quiet_axes
+from imel.runs.layout import read_evaluation
 
 _COLOUR, _EVALUATION = "#2166ac", "#d6604d"
 
@@ -40,17 +40,21 @@ class LearningCurve:
 
 def read_curve(monitor: Path, evaluation: Path, title: str) -> LearningCurve:
     """Read a curve from a monitor file; without a column of steps, lengths are summed."""
-    with monitor.open(encoding="utf-8", newline="") as file:
-        if not file.readline().startswith("#"):
-            raise ImelError(f"{monitor} is not a monitor file")
-        rows = list(csv.DictReader(file))
     try:
+        with monitor.open(encoding="utf-8", newline="") as file:
+            if not file.readline().startswith("#"):
+                raise ImelError(f"{monitor} is not a monitor file")
+            rows = list(csv.DictReader(file))
         returns = np.array([float(row["r"]) for row in rows])
         lengths = np.array([float(row["l"]) for row in rows])
         recorded = [row.get("steps") for row in rows]
         steps = np.array([float(s) for s in recorded if s])
-    except (KeyError, TypeError, ValueError) as error:
+    except ImelError:
+        raise
+    except (KeyError, TypeError, ValueError, csv.Error) as error:
         raise ImelError(f"{monitor} is damaged: {error}") from None
+    if not (np.abs(np.concatenate([returns, lengths, steps])) <= 1e300).all():
+        raise ImelError(f"{monitor} is damaged: it has values that are not finite")
     if len(steps) != len(returns):
         steps = np.cumsum(lengths)
     return LearningCurve(title, steps, returns, _read_evaluation(evaluation))
@@ -97,13 +101,8 @@ def _draw_evaluation(axes: Axes, evaluation: Evaluation) -> None:
 
 
 def _read_evaluation(path: Path) -> Evaluation | None:
-    if not path.is_file():
+    document = read_evaluation(path)
+    if not document:
         return None
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        played = document["deterministic"]
-        return Evaluation(
-            document["timesteps"], document["episodes"], played["mean"], played["std"]
-        )
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ImelError(f"{path} is not an evaluation: {error}") from None
+    played = document["deterministic"]
+    return Evaluation(document["timesteps"], document["episodes"], played["mean"], played["std"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import TypeVar
 
 import torch
 
 from imel.errors import CheckpointError
 from imel.persistence import checkpoint
+from imel.persistence.contents import check_tensors
 from imel.persistence.spaces import spaces_from_tensors, spaces_to_tensors
 from imel.policy import POLICIES
 from imel.policy.base import ImelPolicy
@@ -34,13 +36,26 @@ def load_policy(cls: type[P], path: str, device: torch.device | str) -> P:
     policy_class = cls if cls.__name__ == name else POLICIES.get(name)
     if policy_class is None or not issubclass(policy_class, cls):
         raise CheckpointError(f"{path} holds a {name}, not a {cls.__name__}")
-    observation_space, action_space = spaces_from_tensors(tensors)
+    observation_space, action_space = spaces_from_tensors(tensors, path)
     arguments, state = document["policy_arguments"], checkpoint.under("policy", tensors)
     # On the device that holds nothing first: what a file claims about sizes is not believed
     with torch.device("meta"), checkpoint.building(path):
         empty = policy_class(observation_space, action_space, **arguments)
         shapes = empty.shapes_for(state)
-    checkpoint.check_tensors(shapes, state, "policy", path)
+    check_tensors(shapes, state, "policy", path, "policy/")
     policy = policy_class(observation_space, action_space, **arguments)
     policy.load_state_dict(state)
+    require_finite_answers(policy, path)
     return policy.to(device)
+
+
+def require_finite_answers(policy: ImelPolicy, path: str | os.PathLike[str]) -> None:
+    """Refuse a policy whose weights overflow on the way to an action, each in its range."""
+    if not len(policy.memory):
+        return
+    states = torch.zeros(3, policy.state_dim)
+    states[1:] = torch.tensor([[1e30], [-1e30]])
+    with checkpoint.building(path):
+        answers = policy.act(states)
+    if not all(bool(answer.isfinite().all()) for answer in answers):
+        raise CheckpointError(f"{path} holds a policy whose actions are not finite")

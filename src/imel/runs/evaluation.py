@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.wrappers import RecordVideo
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -22,6 +21,7 @@ from imel.errors import ImelError
 from imel.playing import LONGEST, play
 from imel.policy import ImelPolicy
 from imel.runs.layout import VIDEO
+from imel.simulators import make
 
 EVALUATION_SEED = 10_000
 """Episodes of an evaluation start from here, whatever the run's own seed."""
@@ -99,7 +99,7 @@ def record_video(policy: ImelPolicy, env_id: str, folder: Path, seed: int) -> Pa
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # what matters among them becomes an error
                 env = RecordVideo(
-                    gymnasium.make(env_id, render_mode="rgb_array"),
+                    make(env_id, render_mode="rgb_array"),
                     place,
                     name_prefix=VIDEO,
                     episode_trigger=lambda _: True,

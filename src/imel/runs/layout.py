@@ -99,6 +99,25 @@ def read_table(path: Path) -> dict[str, Any]:
     return document
 
 
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Read what an evaluation came to; empty where there is none, refused where it is none."""
+    if not path.is_file():
+        return {}
+    document = read_table(path)
+    played = document.get("deterministic")
+    numbers: list[Any] = [document.get(name) for name in ("timesteps", "episodes", "seed")]
+    if not isinstance(played, dict):
+        numbers.append(None)
+    else:
+        numbers += [played.get(name) for name in ("mean", "std", "min", "max")]
+        returns = played.get("returns")
+        numbers += returns if isinstance(returns, list) and returns else [None]
+    # Of a NaN no comparison is true
+    if not all(type(number) in (int, float) and abs(number) <= 1e300 for number in numbers):
+        raise ImelError(f"{path} is not an evaluation: its numbers are missing or no numbers")
+    return document
+
+
 def _new_folder(name: str) -> Path:
     """runs/NAME, or runs/NAME-2, -3, ... if there are such runs already."""
     name = name.replace("/", "-").replace(":", "-")

@@ -145,13 +145,13 @@ def _check_document(document: Mapping[str, Any]) -> None:
 
 
 def _parse(path: Path) -> dict[str, Any]:
+    kind = "TOML" if path.suffix == ".toml" else "JSON"
     try:
         text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        document = tomllib.loads(text) if kind == "TOML" else json.loads(text)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"cannot read {path}: {error}") from None
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
-        kind = "TOML" if path.suffix == ".toml" else "JSON"
+    except (ValueError, RecursionError) as error:  # also numbers of many digits, endless nesting
         raise SettingsError(f"{path} is not valid {kind}: {error}") from None
     if not isinstance(document, dict):
         raise SettingsError(f"{path} holds no table of settings")

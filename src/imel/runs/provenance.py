@@ -13,7 +13,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def provenance() -> dict[str, Any]:
-    """Return the commit, whether the package differs from it, and library versions."""
+    """Return the commit, whether the package differs from it, and library versions.
+
+    That of a run has its id as well, under `run`.
+    """
     versions = dict(library_versions())
     try:
         versions["sb3_contrib"] = importlib.metadata.version("sb3_contrib")

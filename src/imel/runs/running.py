@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import signal
 import traceback
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from imel.errors import ImelError, SettingsError
 from imel.persistence.resume import RunCheckpoints
 from imel.runs import layout
 from imel.runs.evaluation import EVALUATION_SEED, evaluate
+from imel.runs.identity import outcome_of
 from imel.runs.logs import EpisodeLog, progress_file
 from imel.runs.plan import Plan
 from imel.runs.progress import progress_writer
@@ -60,7 +62,8 @@ def _logger(plan: Plan, folder: Path, resumed_at: int | None, console: Console) 
 
 
 def learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None:
-    """Train and save the model; return the signal that ended training, or None."""
+    """Train the model; return the signal that ended training, or None."""
+    model.plan = outcome_of(plan.as_json())
     resumed_at = model.num_timesteps if model.iteration else None
     model.set_logger(_logger(plan, folder, resumed_at, console))
     episodes = EpisodeLog(folder / layout.MONITOR, plan.env, resumed_at)
@@ -71,6 +74,7 @@ def learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None
         plan.run.go_on_if_full,
     )
     stop = StopOnSignal()
+    assert model.env is not None
     try:
         with stop.listening():
             model.learn(
@@ -80,32 +84,38 @@ def learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None
             )
     except ImelError as error:
         where = f" ({_traceback(folder)})" if error.__cause__ else ""
-        raise ImelError(f"{error}{where}; {_saved(model, folder)}") from None
+        raise ImelError(f"{error}{where}; {_tried_to_save(model, folder)}") from None
     except Exception as error:  # a callback, a full disk, a defect of ours
         reason = f"{type(error).__name__}: {error}"
         raise ImelError(
-            f"training failed with {reason} ({_traceback(folder)}); {_saved(model, folder)}"
+            f"training failed with {reason} ({_traceback(folder)}); {_tried_to_save(model, folder)}"
         ) from None
     finally:
-        model.logger.close()
-        episodes.close()
-        assert model.env is not None
-        model.env.close()
-    _saved(model, folder)
+        for close in (model.logger.close, episodes.close, model.env.close):
+            with contextlib.suppress(OSError):  # a full disk, a folder that is gone: said already
+                close()
     return stop.received
 
 
-def _traceback(folder: Path) -> Path:
-    """Write the current exception to a file and return its path."""
+def _traceback(folder: Path) -> str:
+    """Write the current exception to a file and return its path, or why there is none."""
     report = folder / layout.TRACEBACK
-    report.write_text(traceback.format_exc(), encoding="utf-8")
-    return report
+    try:
+        report.write_text(traceback.format_exc(), encoding="utf-8")
+    except OSError as error:
+        return f"no {layout.TRACEBACK}: {error.strerror}"
+    return str(report)
 
 
-def _saved(model: IMeL, folder: Path) -> str:
-    """Save the model and return a sentence that says where."""
+def _tried_to_save(model: IMeL, folder: Path) -> str:
+    """Save the model after a failure; return a sentence that says where, or why not."""
     path = folder / layout.MODEL
-    model.save(path)
+    try:
+        if not folder.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "the run's folder is gone")
+        model.save(path)
+    except (OSError, ImelError) as error:
+        return f"the model could not be saved: {getattr(error, 'strerror', None) or error}"
     return f"the model as of step {model.num_timesteps} is in {path}"
 
 
@@ -122,8 +132,8 @@ def evaluate_run(model: IMeL, plan: Plan, folder: Path, console: Console) -> Non
         "episodes": episodes,
         "deterministic": played.as_json(),
     }
-    layout.write_json(folder / layout.EVALUATION, document)
     console.out(f"deterministic return over {episodes} episodes: {played}", highlight=False)
+    layout.write_json(folder / layout.EVALUATION, document)
 
 
 class StopOnSignal(BaseCallback):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,9 +13,12 @@ from safetensors import SafetensorError, safe_open
 
 from imel.algorithm import IMeL
 from imel.errors import ImelError
-from imel.persistence.checkpoint import path_for
-from imel.persistence.resume import checkpoints_in
+from imel.persistence.checkpoint import library_versions, path_for
+from imel.persistence.resume import checkpoints_in, differences
 from imel.runs import layout
+from imel.runs.identity import differences_to_config, read_own, run_id_of
+
+_NO_MANIFEST = (AttributeError, LookupError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -54,17 +58,25 @@ class StoredRun:
         """A short name."""
         return self.place.resolve().name if self.place.is_dir() else self.place.name
 
-    @property
+    @cached_property
     def model_path(self) -> Path:
-        """The file of the trained model."""
-        if self.place.is_dir() and self.paths[-1].name != layout.MODEL:
-            raise ImelError(f"{self.place} holds no model ({layout.MODEL})")
-        return self.paths[-1]
+        """The file of the trained model; one of another run is refused."""
+        path = self.paths[-1]
+        if self.place.is_dir():
+            if path.name != layout.MODEL:
+                raise ImelError(f"{self.place} holds no model ({layout.MODEL})")
+            manifest = read_own(path, self.place)
+            found = differences_to_config(manifest, self.config)
+            found += differences(manifest["versions"], library_versions())
+            if found:
+                warnings.warn(f"{path} was made otherwise: {'; '.join(found)}", stacklevel=2)
+        return path
 
     @cached_property
     def models(self) -> tuple[StoredModel, ...]:
         """What the manifests of all models say."""
-        return tuple(_describe(path) for path in self.paths)
+        own = run_id_of(self.place) if self.place.is_dir() else None
+        return tuple(_describe(path, own) for path in self.paths)
 
     def load(self) -> IMeL:
         """The trained model."""
@@ -94,15 +106,31 @@ def find_run(place: Path, env: str | None = None) -> StoredRun:
         if not paths[0].is_file():
             raise ImelError(f"there is no run directory and no model file at {place}")
     config = layout.read_table((place if place.is_dir() else paths[0].parent) / layout.CONFIG)
-    return StoredRun(place, tuple(paths), env or config.get("env"), config)
+    named = config.get("env")
+    if named is not None and not isinstance(named, str):
+        raise ImelError(f"{place} names no environment in its {layout.CONFIG}")
+    return StoredRun(place, tuple(paths), env or named, config)
 
 
-def _describe(path: Path) -> StoredModel:
+def _describe(path: Path, own: str | None) -> StoredModel:
     """Read how far a model was trained; its tensors are read and checked when it is opened."""
     try:
         with safe_open(path, framework="numpy") as file:
             manifest = json.loads((file.metadata() or {})["manifest"])
+        if own is not None and manifest["run"]["id"] != own:
+            return StoredModel(path, None, None, f"{path.name} belongs to another run")
         progress = manifest.get("progress", {})
-        return StoredModel(path, progress.get("iteration"), progress.get("num_timesteps"))
-    except (SafetensorError, OSError, KeyError, ValueError, AttributeError, RecursionError):
+        done = [progress.get(name) for name in ("iteration", "num_timesteps")]
+        if not all(number is None or type(number) is int for number in done):
+            raise ValueError("what was counted are no numbers")
+        return StoredModel(path, *done)
+    except (
+        SafetensorError,
+        OSError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RecursionError,
+    ):
         return StoredModel(path, None, None, f"{path.name} is damaged or no imel checkpoint")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from imel.errors import SettingsError
 from imel.settings.schedules import parse_schedule
 from imel.settings.validation import updated
+
+Backend = Literal["gymnasium", "envpool"]
 
 _RANGES = {
     "rollout_size": (2, 2**31),
@@ -23,6 +25,7 @@ _RANGES = {
     "gradient_steps": (0, 2**31),
     "max_grad_norm": (1e-9, 1e30),
     "critic_learning_rate": (1e-12, 10.0),
+    "env_threads": (0, 2**16),
     "max_faults": (0, 2**31),
     "worker_timeout": (0.01, 1e6),
 }
@@ -43,6 +46,10 @@ class Settings:
     """Run each copy in a process of its own. It pays where a step takes long."""
     worker_timeout: float = 60.0
     """Seconds after which a process that does not answer counts as hung."""
+    backend: Backend = "gymnasium"
+    """What steps the copies of an environment given by its id. `envpool` (an extra) is quicker."""
+    env_threads: int = 0
+    """Threads of EnvPool; 0 for one a core."""
     max_faults: int = 0
     """Faults of environments that a run survives: an exception, a dead or hung process, a NaN.
     Each costs the rollout under way and what is remembered of the episode."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypedDict
 
 from imel.advantage import Estimator
+from imel.settings.common import Backend
 from imel.settings.paper import LeaveOut, StdMode
 
 Schedule = float | str | Callable[[float], float]
@@ -22,6 +23,8 @@ class Keywords(TypedDict, total=False):
     n_envs: int
     workers: bool
     worker_timeout: float
+    backend: Backend
+    env_threads: int
     max_faults: int
     memory_size: int
     gamma: float
