@@ -67,6 +67,7 @@ class RunCheckpoints(BaseCallback):
         """Tell at the start where no episode could end between two checkpoints."""
         self._root = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
         model = self._algorithm
+        model.checkpointed = True
         between, limit = self.every * model.n_steps, _episode_limit(model)
         if limit is not None and limit > max(between, LONGEST if restorable(model) else 0):
             warnings.warn(
