@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NoReturn
 
+import gymnasium
 import pytest
 import tyro
 
@@ -278,13 +279,16 @@ class Successful(ScriptedEnv):
 
 
 def logged_keys(policy: str) -> set[str]:
-    """The keys that a model with this policy logs."""
-    model = IMeL(
-        policy, Successful(), seed=0, rollout_size=BATCH, memory_size=2 * BATCH, critic_epochs=1
-    )
-    book = LogBook.of(model)
-    model.learn(2 * BATCH)
-    return set(book.pages[-1])
+    """The keys that models with this policy log, with continuous and with discrete actions."""
+    keys: set[str] = set()
+    for env in (Successful(), gymnasium.make("CartPole-v1")):
+        model = IMeL(
+            policy, env, seed=0, rollout_size=BATCH, memory_size=2 * BATCH, critic_epochs=1
+        )
+        book = LogBook.of(model)
+        model.learn(2 * BATCH)
+        keys |= set(book.pages[-1])
+    return keys
 
 
 def test_the_metrics_page_lists_exactly_what_each_family_logs() -> None:
