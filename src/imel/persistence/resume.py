@@ -82,9 +82,8 @@ class RunCheckpoints(BaseCallback):
         model = self._algorithm
         if model.iteration == 0 or model.iteration % self.every:
             return
-        if model.iteration == model.resumed_iteration:
-            return  # it has just been read
-        if not self._save(model):
+        # The one it was resumed from is there already; its writer may not have come to tidy up
+        if model.iteration != model.resumed_iteration and not self._save(model):
             model.restart_environments()
         for old in checkpoints_in(self.folder)[: -self.keep]:
             old.unlink()
