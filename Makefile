@@ -45,7 +45,7 @@ explorer-frontend:  ## bundle the explorer's page again (needs node and npm)
 	cd explorer-frontend && npm ci --no-audit --no-fund && npm run build
 
 benchmarks: install  ## time learning on two tasks, and the explorer with 100,000 memories (minutes)
-	$(BIN)/python benchmarks/speed.py --tasks hopper halfcheetah --repetitions 1
+	$(BIN)/python -m benchmarks.speed --tasks hopper halfcheetah --steps 10000 --memories 8192 65536
 	$(BIN)/python benchmarks/explorer.py
 
 docs: install  ## write the generated tables, and build the documentation into docs/_build
