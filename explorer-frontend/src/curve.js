@@ -5,8 +5,8 @@ import { byId, compact, h, svg } from "./dom.js";
 export const LEFT = 58, RIGHT = 18;
 const TOP = 12, BOTTOM = 34;
 
-export function lastStep({ curve, models }) {
-  return Math.max(1, ...models.map((model) => model.timesteps ?? 0), ...(curve?.steps ?? []));
+export function lastStep({ curve, models, newest }) {
+  return Math.max(newest.last_step ?? 1, ...models.map((model) => model.timesteps ?? 0), ...(curve?.steps ?? []));
 }
 
 export class Curve {

@@ -44,6 +44,7 @@ def describe(insight: Insight, names: DimensionNames) -> dict[str, Any]:
         "policy": type(insight.policy).__name__,
         "kind": insight.kind,
         "rows": insight.rows,
+        "last_step": insight.last_step,
         "forgotten": int(insight.forgotten.sum()),
         "weighted": insight.weighted,
         "projection": insight.first_projection,

@@ -84,6 +84,11 @@ class Insight:
         names = ("episodes", "steps", "iterations", "advantages", "rewards")
         return {name: self.column(name) for name in names}
 
+    @property
+    def last_step(self) -> int | None:
+        """The environment steps of the run after the last of its rows, if that is known."""
+        return None
+
     def column(self, name: str) -> Array:
         """A column of the memory, all rows of it."""
         return self.policy.memory.column(name).cpu().numpy()

@@ -72,6 +72,11 @@ class LessonInsight(Insight):
         """Whether each row has a share in every answer."""
         return True
 
+    @property
+    def last_step(self) -> int:
+        """The environment steps of the run after the last lesson."""
+        return int(self.lessons("ends").max(initial=0))
+
     def lessons(self, name: str) -> Array:
         """Return a column of the ledger."""
         return self.policy.lessons.column(name).cpu().numpy()
