@@ -223,7 +223,8 @@ def explain_lessons(
 
 def contributions_at(policy: RidgePolicy, features: Tensor) -> Tensor:
     """Return what each lesson adds to the mean: phi(s)^T theta_e."""  # [T, d_phi] -> [T, L, d_a]
-    return torch.einsum("tp,lpa->tla", features, policy.lessons.column("coefficients"))
+    # A batched product over the lessons: einsum would copy all coefficients into another order
+    return (features @ policy.lessons.column("coefficients")).transpose(0, 1)
 
 
 def _table(policy: RidgePolicy, contributions: Tensor) -> LessonContributions:

@@ -173,7 +173,7 @@ def deletion_figure(
     for axes in (left, right):
         axes.set_xlabel("lessons taken back")
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.set_xticks(shares)
+        axes.set_xticks(shares[1:])
         quiet_axes(axes)
     right.legend(fontsize=9)
     return figure
