@@ -2,7 +2,7 @@
 
 A lesson theta_e is a direction in the policy's coefficients. Along it the return changes by
 
-    w_e = <theta_e, g>,    g = sum_t phi(s_t) ((a_t - mu(s_t)) / sigma^2)^T A_t,
+    w_e = <theta_e, g>,    g = sum_t phi(s_t) (d log pi(a_t | s_t) / d mu)^T A_t,
 
 g being the policy gradient of fresh episodes. w_e is what the return would gain if the lesson were
 a little stronger, per unit of its strength: about what is lost without it, as far as the return is
@@ -34,7 +34,7 @@ class PlayedEpisode:
     """An episode that the policy played with sampled actions."""
 
     states: Array  # [T, d_s] raw
-    actions: Array  # [T, d_a] in policy units, before they were clipped
+    actions: Array  # [T, d_a] as they were sampled, in policy units and not clipped
     rewards: Array  # [T]
 
 
@@ -112,7 +112,9 @@ def _gradient(
 ) -> Tensor:
     """Return the policy gradient of one episode with respect to the coefficients."""
     actions = torch.as_tensor(episode.actions, dtype=torch.float32, device=features.device)
-    with torch.no_grad():
-        noise = actions - features @ policy.coefficients.float()
-    score = noise / policy.std.square()  # [T, d_a]
+    means = features @ policy.coefficients.float()
+    moved, stds = means.clone().requires_grad_(), policy.std.expand_as(means)
+    # d pi / pi = d log pi: the slope of a ratio that is one
+    ratios = policy.distribution.ratios(actions, moved, stds, means, stds)
+    (score,) = torch.autograd.grad(ratios.sum(), moved)  # [T, d_a]
     return features.T @ (score * advantages.float()[:, None])  # [d_phi, d_a]

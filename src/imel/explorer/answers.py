@@ -78,7 +78,7 @@ def _describe_lessons(
         "mean": why.mean.tolist(),
         "std": insight.left.std.tolist(),
         "familiarity": None if np.isnan(why.familiarity) else why.familiarity,
-        "sentence": why.sentence().partition(": ")[2],
+        "sentence": why.sentence().rpartition(": ")[2],
         "depends": why.sensitivity_sentence(),
         "lessons": [
             {

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.explain import LessonExplanation, explain, policy_without
-from imel.explain.lessons import contributions_at
+from imel.explain import LessonExplanation, policy_without
+from imel.explain.lessons import contributions_at, explain_lessons
 from imel.explain.reduced import lesson_sizes
 from imel.explorer.insight import Colour, Insight, Projection
 from imel.explorer.memory_map import INSIDE, Colouring, scaled_colours
@@ -47,14 +47,15 @@ class LessonInsight(Insight):
         self,
         policy: RidgePolicy,
         forgotten: Array | None = None,
-        names: DimensionNames | None = None,
+        *,
+        names: DimensionNames,
     ) -> None:
         self.names = names
         super().__init__(policy, forgotten)
 
     def without(self, rows: Array) -> LessonInsight:
         """Return the same policy without some more of its lessons."""
-        return LessonInsight(self.policy, self.and_forgotten(rows), self.names)
+        return LessonInsight(self.policy, self.and_forgotten(rows), names=self.names)
 
     def _count(self) -> int:
         return len(self.policy.lessons)
@@ -96,7 +97,7 @@ class LessonInsight(Insight):
 
     def why(self, state: Array) -> tuple[LessonExplanation, Array]:
         """Take the mean at a state apart into lessons; return with it the row of each lesson."""
-        why = explain(self.left, np.asarray(state, dtype=np.float32), names=self.names)
+        (why,) = explain_lessons(self.left, self._tensor(state)[None], self.names)
         return why, np.searchsorted(self.lessons("episodes"), why.lessons.episodes)
 
     def alike(self, state: Array, rows: Array) -> Array:

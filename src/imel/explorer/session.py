@@ -109,13 +109,12 @@ class Session:
     def names_for(self, policy: ImelPolicy) -> DimensionNames:
         """Return the names of a model's dimensions, as the environment gives them, or numbers."""
         if self._names is None:
-            widths = policy.state_dim, policy.action_dim
             with (
                 contextlib.suppress(ImelError),
                 closing(make_environment(self._environment(), rendered=False)) as env,
             ):
-                self._names = names_of(env, *widths)
-            self._names = self._names or names_for(None, *widths)
+                self._names = names_of(env, *policy.dimensions)
+            self._names = self._names or names_for(None, *policy.dimensions)
         return self._names
 
     # --- models ---

@@ -61,24 +61,26 @@ def play_sampled(
 
 
 def _sampled(policy: RidgePolicy, env: Any, seed: int) -> PlayedEpisode:
-    draws, actions = np.random.default_rng(seed), list[Array]()
+    generator = torch.Generator().manual_seed(seed)
+    states, actions = list[Array](), list[Array]()
 
-    def act(observation: Array) -> Array:
-        mean, std = (part[0].cpu().numpy() for part in policy.act(torch.tensor(observation[None])))
-        actions.append(mean + std * draws.standard_normal(len(mean)))
+    def act(observation: Any) -> Array:
+        states.append(policy.observe(observation)[0])
+        mean, std = (part.numpy(force=True) for part in policy.act(torch.tensor(states[-1][None])))
+        noise = policy.distribution.noise((1,), generator).numpy()
+        actions.append(policy.distribution.sample(mean, std, noise)[0])
         return policy.to_environment(actions[-1])
 
-    steps = list(play(env, act, seed))
-    rewards = np.array([step.reward for step in steps])
-    return PlayedEpisode(np.array([step.observation for step in steps]), np.array(actions), rewards)
+    rewards = np.array([step.reward for step in play(env, act, seed)])
+    return PlayedEpisode(np.array(states), np.array(actions), rewards)
 
 
 def visited_states(policy: RidgePolicy, env_id: str, seed: int) -> Array:
     """Return the states of a deterministic episode."""  # [T, d_s]
     with closing(make_environment(env_id, rendered=False)) as env:
         require_spaces(policy, env, env_id)
-        act: Callable[[Array], Array] = lambda seen: policy.predict(seen, deterministic=True)[0]  # noqa: E731
-        return np.array([step.observation for step in play(env, act, seed)])
+        steps = play(env, lambda seen: policy.predict(seen, deterministic=True)[0], seed)
+        return np.array([policy.observe(step.observation)[0] for step in steps])
 
 
 def delete_lessons(
