@@ -74,21 +74,23 @@ class Film:
         )
 
 
-def recorded(page: Page) -> None:
-    """Wait until enough of an episode is recorded, or all of it."""
+def record_enough(page: Page, session: Session, job: str) -> None:
+    """Wait until enough of an episode is recorded, or all of it, and end the recording."""
     page.wait_for_function(
         "latest => { const { length, episode } = window.imelExplorer.player;"
         " return length > latest || Boolean(episode?.ended); }",
         arg=LATEST,
-        timeout=180_000,
+        timeout=300_000,
     )
+    session.jobs.get(job).stopping.set()
+    page.wait_for_function("Boolean(window.imelExplorer.player.episode.ended)")
     page.evaluate("window.imelExplorer.player.pauseAt(0)")
 
 
-def perform(film: Film, share: float) -> None:
+def perform(film: Film, session: Session, share: float) -> None:
     """Scrub, select the first lessons of the run, forget them, play and evaluate without them."""
     page = film.page
-    recorded(page)
+    record_enough(page, session, "j1")
     for step in range(40, 140, 8):
         film.at(step, 160)
     film.shoot(900)
@@ -108,14 +110,14 @@ def perform(film: Film, share: float) -> None:
     page.wait_for_timeout(600)
     film.shoot(1600)
     page.keyboard.press("p")
-    page.wait_for_function("window.imelExplorer.player.length < 60", timeout=30_000)
-    recorded(page)
+    page.wait_for_function("window.imelExplorer.player.before !== null", timeout=60_000)
+    record_enough(page, session, "j2")
     last = min(LATEST, page.evaluate("window.imelExplorer.player.length") - 1)
     for step in range(4, last, max(1, last // 18)):
         film.at(step, 160)
     page.keyboard.press("e")
     page.wait_for_function(
-        "document.querySelector('#return')?.textContent.includes('→')", timeout=300_000
+        "document.querySelector('#return')?.textContent.includes('→')", timeout=600_000
     )
     film.shoot(2800)
 
@@ -139,7 +141,7 @@ def main() -> None:
         page.goto(served.address)
         page.wait_for_selector("body[data-ready=map]")
         film = Film(page)
-        perform(film, arguments.share)
+        perform(film, session, arguments.share)
         page.screenshot(path=arguments.still)
         browser.close()
     film.save(arguments.target)
