@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN ?= runs/mountaincar
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow test-faults test-ray check format explorer-frontend benchmarks docs tutorial dist clean
+.PHONY: help install train test test-slow test-faults test-ray check format explorer-frontend demo animation benchmarks docs tutorial dist clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -44,8 +44,14 @@ format: install  ## let ruff format the code
 explorer-frontend:  ## bundle the explorer's page again (needs node and npm)
 	cd explorer-frontend && npm ci --no-audit --no-fund && npm run build
 
+demo: install  ## make the run that ships with the package anew (a minute)
+	$(BIN)/python tools/demo.py
+
+animation: install  ## make the README's animated picture of the demo anew (needs chromium; minutes)
+	$(BIN)/python tools/animation.py
+
 benchmarks: install  ## time learning on two tasks, and the explorer with 100,000 memories (minutes)
-	$(BIN)/python benchmarks/speed.py --tasks hopper halfcheetah --repetitions 1
+	$(BIN)/python -m benchmarks.speed --tasks hopper halfcheetah --steps 10000 --memories 8192 65536
 	$(BIN)/python benchmarks/explorer.py
 
 docs: install  ## write the generated tables, and build the documentation into docs/_build

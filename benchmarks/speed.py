@@ -1,4 +1,4 @@
-"""Time learning on one core: processor seconds for 1,000 steps, beside TRPO and bare environments.
+"""Time learning on one core: what a run costs beside its environments, and against TRPO.
 
 Each measurement is a process of its own with one thread. Repetitions take turns and medians are
 taken, so whatever else the machine does falls on all of them alike: compare the ratios of one run,
@@ -11,16 +11,18 @@ import argparse
 import os
 import platform
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from stable_baselines3.common.vec_env import VecEnv
 
+from benchmarks.scaling import Cost, iteration_cost
 from imel.bench.algorithms import find_algorithm
 from imel.bench.tasks import TASKS, find_task
 from imel.cli.report import around_marks
@@ -30,20 +32,35 @@ from imel.report.names import algorithm_name, task_title
 from imel.runs.provenance import provenance
 
 ENVIRONMENTS = "environments"
-"""Stable-Baselines3's vector environment with random actions: what no algorithm can undercut."""
-TRPO_8 = "trpo-8"
-"""TRPO with as many environments as IMeL, which the published settings do not have."""
-NAMES = {ENVIRONMENTS: "environments alone", TRPO_8: "TRPO, 8 environments"}
+"""Stable-Baselines3's vector environment with random actions."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ridge-envpool": ("ridge", {"backend": "envpool", "env_threads": 1}),
+    "trpo-8": ("trpo", {}),  # with as many environments as IMeL, which the zoo's settings have not
+}
+NAMES = {
+    ENVIRONMENTS: "environments alone",
+    "ridge-envpool": "IMeL, ridge, EnvPool",
+    "trpo-8": "TRPO, 8 environments",
+}
 N_ENVS = 8
 WARM_UP = 2048
 """Steps with a full memory before the clock starts."""
 
-Seconds = dict[tuple[str, str], float]
-"""Per 1,000 steps, by task and algorithm."""
+
+class Seconds(NamedTuple):
+    """Processor seconds of 1,000 steps."""
+
+    whole: float
+    in_step: float
+    """Of these, those the vector environment's `step` took."""
 
 
-def time_environments(task: str, steps: int) -> float:
-    """Return the seconds of 1,000 steps with random actions."""
+Measured = dict[tuple[str, str], Seconds]
+"""By task and algorithm."""
+
+
+def time_environments(task: str, steps: int) -> Seconds:
+    """Return the seconds of steps with random actions."""
     env = find_task(task).make_vector(N_ENVS, seed=0)
     env.reset()
     env.action_space.seed(0)
@@ -52,66 +69,121 @@ def time_environments(task: str, steps: int) -> float:
     before = time.process_time()
     for action in actions:
         env.step(action)
-    return 1000.0 * (time.process_time() - before) / (turns * N_ENVS)
+    seconds = 1000.0 * (time.process_time() - before) / (turns * N_ENVS)
+    return Seconds(seconds, seconds)
 
 
 def settings_of(algorithm: str, task: str) -> dict[str, Any]:
     """Return the settings an algorithm has in the benchmark."""
-    settings = find_algorithm(_base(algorithm)).settings(find_task(task), {})
-    if algorithm == TRPO_8:
+    base, changes = VARIANTS.get(algorithm, (algorithm, {}))
+    settings = find_algorithm(base).settings(find_task(task), changes)
+    if algorithm == "trpo-8":
         batch = settings["n_envs"] * settings.get("n_steps", 2048)
         settings |= {"n_envs": N_ENVS, "n_steps": batch // N_ENVS}
     return settings
 
 
-def time_learning(task: str, algorithm: str, steps: int) -> float:
-    """Return the seconds of 1,000 steps of learning once the memory, if any, is full."""
+def time_learning(task: str, algorithm: str, steps: int) -> Seconds:
+    """Return the seconds of learning once the memory, if any, is full."""
     settings = settings_of(algorithm, task)
-    model = find_algorithm(_base(algorithm)).make(find_task(task), settings, seed=0)
+    base = VARIANTS.get(algorithm, (algorithm,))[0]
+    model = find_algorithm(base).make(find_task(task), settings, seed=0)
     model.learn(settings.get("memory_size", 0) + WARM_UP)
+    env = model.get_env()
+    assert env is not None
+    in_step = _clocked(env.unwrapped)
     done, before = model.num_timesteps, time.process_time()
     model.learn(steps, reset_num_timesteps=False)
-    return 1000.0 * (time.process_time() - before) / (model.num_timesteps - done)
+    whole, count = time.process_time() - before, model.num_timesteps - done
+    return Seconds(1000.0 * whole / count, 1000.0 * in_step() / count)
 
 
-def time_alone(task: str, algorithm: str, steps: int) -> float:
-    """Time one of them in a new process."""
+def _clocked(env: VecEnv) -> Callable[[], float]:
+    """Clock a vector environment's steps from now on; return what reads the clock."""
+    spent = 0.0
+
+    def clocked(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal spent
+            before = time.process_time()
+            try:
+                return method(*arguments)
+            finally:
+                spent += time.process_time() - before
+
+        return call
+
+    for name in ("step_async", "step_wait"):
+        setattr(env, name, clocked(getattr(env, name)))
+    return lambda: spent
+
+
+def alone(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a new process with one thread."""
     # A process of a pool of one, started anew: it inherits neither threads nor caches
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=_use_one_thread) as pool:
-        if algorithm == ENVIRONMENTS:
-            return pool.submit(time_environments, task, steps).result()
-        return pool.submit(time_learning, task, algorithm, steps).result()
+        return pool.submit(function, *arguments).result()
+
+
+def time_alone(task: str, algorithm: str, steps: int) -> Seconds:
+    """Time one of them in a new process."""
+    if algorithm == ENVIRONMENTS:
+        seconds: Seconds = alone(time_environments, task, steps)
+    else:
+        seconds = alone(time_learning, task, algorithm, steps)
+    return seconds
 
 
 def measure(
     tasks: Sequence[str], algorithms: Sequence[str], steps: int, repetitions: int
-) -> Seconds:
+) -> Measured:
     """Time everything in turns; the medians."""
     cells = [(task, name) for task in tasks for name in (ENVIRONMENTS, *algorithms)]
-    seen: dict[tuple[str, str], list[float]] = {cell: [] for cell in cells}
+    seen: dict[tuple[str, str], list[Seconds]] = {cell: [] for cell in cells}
     for repetition in range(repetitions):
         for task, name in cells:
-            seconds = time_alone(task, name, steps)
-            seen[task, name].append(seconds)
-            print(f"[{repetition + 1}/{repetitions}] {task} {name}: {seconds:.3f} s", flush=True)
-    return {cell: median(seconds) for cell, seconds in seen.items()}
+            taken = time_alone(task, name, steps)
+            seen[task, name].append(taken)
+            print(
+                f"[{repetition + 1}/{repetitions}] {task} {name}: {taken.whole:.3f} s", flush=True
+            )
+    return {
+        cell: Seconds(*(median(column) for column in zip(*taken, strict=True)))
+        for cell, taken in seen.items()
+    }
 
 
-def table(seconds: Seconds) -> str:
+def table(measured: Measured) -> str:
     """Return one row for each measurement, with its ratios to the others of its task."""
-    head = ["task", "algorithm", "s per 1,000 steps", "× environments", "× TRPO"]
-    rows = [head, ["---", "---", "---:", "---:", "---:"]]
-    for (task, name), taken in seconds.items():
-        trpo = seconds.get((task, "trpo"))
+    head = ["task", "", "s per 1,000 steps", "run / environments", "overhead", "TRPO / run"]
+    rows = [head, ["---", "---", *["---:"] * 4]]
+    for (task, name), taken in measured.items():
+        bare, trpo = measured[task, ENVIRONMENTS].whole, measured.get((task, "trpo"))
+        alone = name == ENVIRONMENTS
         rows.append(
             [
                 task_title(task),
                 NAMES.get(name) or algorithm_name(name),
-                f"{taken:.3f}",
-                f"{taken / seconds[task, ENVIRONMENTS]:.1f}",
-                f"{taken / trpo:.2f}" if trpo else "",
+                f"{taken.whole:.3f}",
+                f"{taken.whole / bare:.2f}",
+                "" if alone else f"{(taken.whole - taken.in_step) / bare:.2f}",
+                "" if alone or trpo is None else f"{trpo.whole / taken.whole:.2f}",
             ]
         )
+    return markdown(rows)
+
+
+def curve(costs: Iterable[Cost]) -> str:
+    """Return what an iteration costs by the size of the memory and the number of features."""
+    rows = [["memories", "features", "ms per iteration", "peak memory, MB"], ["---:"] * 4]
+    for cost in costs:
+        size, features = f"{cost.memory_size:,}", f"{cost.features:,}"
+        rows.append([size, features, f"{1000.0 * cost.seconds:.0f}", f"{cost.peak_megabytes:,.0f}"])
+    return markdown(rows)
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells as a table."""
     return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
 
 
@@ -127,14 +199,21 @@ def caption(steps: int, repetitions: int) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, print the table, and put it into a page if one is given."""
+    """Measure, print the tables, and put them into a page if one is given."""
     arguments = _parse(argv)
     if arguments.into:
         around_marks(arguments.into, "speed")  # refuses a page without marks
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = "1"
-    seconds = measure(arguments.tasks, arguments.algorithms, arguments.steps, arguments.repetitions)
-    text = caption(arguments.steps, arguments.repetitions) + table(seconds)
+    measured = measure(
+        arguments.tasks, arguments.algorithms, arguments.steps, arguments.repetitions
+    )
+    sizes = [(size, 256) for size in arguments.memories]
+    sizes += [(8192, features) for features in arguments.features]
+    costs = [alone(iteration_cost, *size) for size in sizes]
+    text = caption(arguments.steps, arguments.repetitions) + table(measured)
+    if costs:
+        text += f"\n{curve(costs)}"
     print(f"\n{text}", end="")
     if arguments.into:
         page = text.join(around_marks(arguments.into, "speed"))
@@ -143,31 +222,28 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    learners = ["ridge", "mki", "trpo", TRPO_8]
-    parser.add_argument("--tasks", nargs="+", default=list(TASKS), metavar="TASK")
+    tasks = ["hopper", "walker2d", "halfcheetah", "ant", "humanoid"]
+    learners = ["ridge", "ridge-envpool", "trpo", "trpo-8"]
+    memories, features = [8192, 65_536, 262_144, 1_048_576], [1024, 4096]
+    parser.add_argument("--tasks", nargs="+", default=tasks, metavar="TASK", help=", ".join(TASKS))
     parser.add_argument("--algorithms", nargs="+", default=learners, metavar="NAME")
-    parser.add_argument("--steps", type=int, default=10_000, help="that are timed, after a warm-up")
-    parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--into", type=Path, help="page to put the table into, between its marks")
+    parser.add_argument("--steps", type=int, default=60_000, help="that are timed, after a warm-up")
+    parser.add_argument("--repetitions", type=int, default=1)
+    parser.add_argument("--memories", nargs="*", type=int, default=memories, help="of the curve")
+    parser.add_argument("--features", nargs="*", type=int, default=features, help="of the curve")
+    parser.add_argument("--into", type=Path, help="page to put the tables into, between its marks")
     arguments = parser.parse_args(argv)
     if min(arguments.steps, arguments.repetitions) < 1:
         parser.error("--steps and --repetitions must be at least 1")
+    if min([*arguments.memories, 8192]) < 8192:
+        parser.error("--memories must be at least 8192")
     try:  # before anything is measured
-        _find_all(arguments.tasks, arguments.algorithms)
+        for task in arguments.tasks:
+            for name in arguments.algorithms:
+                settings_of(name, task)
     except ImelError as error:
         parser.error(str(error))
     return arguments
-
-
-def _find_all(tasks: Iterable[str], algorithms: Iterable[str]) -> None:
-    for task in tasks:
-        find_task(task)
-    for name in algorithms:
-        find_algorithm(_base(name))
-
-
-def _base(algorithm: str) -> str:
-    return "trpo" if algorithm == TRPO_8 else algorithm
 
 
 def _use_one_thread() -> None:

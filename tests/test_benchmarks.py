@@ -11,33 +11,45 @@ import pytest
 from benchmarks import explorer, speed
 
 
-def test_speed_puts_a_table_of_measurements_into_a_page(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_speed_puts_tables_of_measurements_into_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr(speed, "alone", lambda function, *arguments: function(*arguments))
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- speed: begin -->\nold\n<!-- speed: end -->\nafter\n")
-    sizes = ["--steps", "64", "--repetitions", "1", "--into", str(page)]
+    sizes = ["--steps", "64", "--memories", "8192", "--features", "32", "--into", str(page)]
     speed.main(["--tasks", "Pendulum-v1", "--algorithms", "ridge", *sizes])
     text = page.read_text()
     assert text.startswith("before\n<!-- speed: begin -->\n\nOne core of")
     assert text.endswith("<!-- speed: end -->\nafter\n")
-    assert re.search(r"\| Pendulum-v1 \| environments alone \| \d\.\d{3} \| 1\.0 \|  \|", text)
-    assert re.search(r"\| Pendulum-v1 \| IMeL, ridge \| \d+\.\d{3} \| \d+\.\d \|  \|", text)
+    number = r"\d+\.\d+"
+    assert re.search(rf"\| Pendulum-v1 \| environments alone \| {number} \| 1\.00 \|  \|  \|", text)
+    ridge = rf"\| Pendulum-v1 \| IMeL, ridge \| {number} \| ({number}) \| ({number}) \|  \|"
+    found = re.search(ridge, text)
+    assert found is not None
+    assert 0.0 < float(found[2]) < float(found[1])  # a part of the run is spent in step
+    cost = r"\d+ \| [\d,]+ \|"
+    assert re.search(rf"\| 8,192 \| 256 \| {cost}\n\| 8,192 \| 32 \| {cost}", text)
     assert "One core of" in capsys.readouterr().out
 
 
 def test_speed_takes_medians_of_turns_and_their_ratios(monkeypatch: pytest.MonkeyPatch) -> None:
     turns: list[str] = []
 
-    def invented(task: str, algorithm: str, steps: int) -> float:
+    def invented(task: str, algorithm: str, steps: int) -> speed.Seconds:
         turns.append(algorithm)
         by_turn = {"environments": [9.0, 1.0, 2.0], "mki": [4.0, 5.0, 6.0], "trpo": [8.0] * 3}
-        return by_turn[algorithm][turns.count(algorithm) - 1]
+        return speed.Seconds(by_turn[algorithm][turns.count(algorithm) - 1], 1.0)
 
     monkeypatch.setattr(speed, "time_alone", invented)
-    seconds = speed.measure(["hopper"], ["mki", "trpo"], steps=8, repetitions=3)
+    measured = speed.measure(["hopper"], ["mki", "trpo"], steps=8, repetitions=3)
     assert turns == ["environments", "mki", "trpo"] * 3
-    assert "| Hopper (11, 3) | IMeL, MKI | 5.000 | 2.5 | 0.62 |\n" in speed.table(seconds)
+    assert "| Hopper (11, 3) | IMeL, MKI | 5.000 | 2.50 | 2.00 | 1.60 |\n" in speed.table(measured)
+
+
+def test_an_envpool_run_is_measured_on_one_thread() -> None:
+    settings = speed.settings_of("ridge-envpool", "hopper")
+    assert (settings["backend"], settings["env_threads"]) == ("envpool", 1)
 
 
 def test_trpo_with_eight_environments_keeps_its_batch() -> None:
@@ -53,6 +65,7 @@ def test_trpo_with_eight_environments_keeps_its_batch() -> None:
         (["--tasks", "hoper"], "did you mean 'hopper'?"),
         (["--algorithms", "rigde"], "did you mean 'ridge'?"),
         (["--steps", "0"], "must be at least 1"),
+        (["--memories", "100"], "must be at least 8192"),
     ],
 )
 def test_speed_refuses_what_it_cannot_measure(

@@ -33,14 +33,15 @@ def ridge_model(seed: int = 0) -> IMeL:
 
 def attend(lessons: Lessons, episodes: list[int], step: int = 0) -> None:
     numbers = torch.tensor(episodes)
-    lessons.attend(numbers, torch.ones(len(numbers)), step, step + len(numbers))
+    states = torch.arange(step, step + len(numbers))[:, None].float()
+    lessons.attend(numbers, torch.ones(len(numbers)), states, step, step + len(numbers))
 
 
 class Twin:
     """A ledger beside plain coefficients that go through the same operations."""
 
     def __init__(self) -> None:
-        self.lessons = Lessons(WIDTH, ACTIONS)
+        self.lessons = Lessons(1, WIDTH, ACTIONS)
         self.coefficients = torch.zeros(WIDTH, ACTIONS, dtype=torch.float64)
         self.known = self.transitions = self.steps = 0
         self.generator = torch.Generator().manual_seed(0)
@@ -100,7 +101,7 @@ def test_the_sum_over_lessons_goes_through_whatever_the_coefficients_go_through(
 
 
 def test_an_episode_of_a_merged_period_goes_on_teaching_it() -> None:
-    lessons = Lessons(WIDTH, ACTIONS)
+    lessons = Lessons(1, WIDTH, ACTIONS)
     attend(lessons, [0, 1, 2, 3])
     lessons._merge_oldest()
     attend(lessons, [1, 4], step=4)
@@ -114,7 +115,7 @@ def test_an_episode_of_a_merged_period_goes_on_teaching_it() -> None:
 
 
 def test_a_period_has_the_steps_returns_and_lengths_of_all_its_episodes() -> None:
-    lessons = Lessons(WIDTH, ACTIONS)
+    lessons = Lessons(1, WIDTH, ACTIONS)
     attend(lessons, [0, 0, 1, 2], step=10)
     attend(lessons, [2, 3], step=14)
     lessons._merge_oldest()
@@ -123,6 +124,25 @@ def test_a_period_has_the_steps_returns_and_lengths_of_all_its_episodes() -> Non
     assert lessons.column("starts").tolist() == [10, 10, 14]
     assert lessons.column("ends").tolist() == [14, 16, 16]
     assert lessons.column("returns").tolist() == [3.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize("rollouts", [[100], [30, 50, 20], [1] * 100])
+def test_a_lesson_keeps_states_from_its_beginning_to_its_end(rollouts: list[int]) -> None:
+    lessons, step = Lessons(1, WIDTH, ACTIONS), 0
+    for length in rollouts:
+        attend(lessons, [0, 1] * length, step)  # at every step of the run a state of one of them
+        step += 2 * length
+    for row in (0, 1):
+        kept = (lessons.column("samples")[row, :, 0] - row) / 2  # steps of the episode
+        assert kept.tolist() == [0, 16, 32, 48, 64, 80, 96, 96]
+
+
+def test_a_period_keeps_states_of_both_halves_and_a_short_episode_repeats_its_own() -> None:
+    lessons = Lessons(1, WIDTH, ACTIONS)
+    attend(lessons, [0, 0, 1, 1, 2, 3], step=10)
+    assert lessons.column("samples")[:2, :, 0].tolist() == [[10, *[11] * 7], [12, *[13] * 7]]
+    lessons._merge_oldest()
+    assert lessons.column("samples")[0, :, 0].tolist() == [10, 11, 11, 11, 12, 13, 13, 13]
 
 
 def error_of_the_sum(policy: RidgePolicy) -> float:

@@ -83,6 +83,7 @@ def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: Path)
         (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
         text = archive.read(metadata).decode()
     assert {"imel/py.typed", "imel/zoo/imel.yml", "imel/explorer/static/index.html"} <= expected
+    assert "imel/explorer/demo/model.safetensors" in expected
     assert {name for name in names if ".dist-info/" not in name} == expected
     assert f"\nVersion: {imel.__version__}\n" in text
     assert set(re.findall(r"^Provides-Extra: (\S+)$", text, re.MULTILINE)) >= set(EXTRAS)
@@ -104,6 +105,7 @@ def test_the_wheel_trains_where_it_is_installed(wheel: Path, tmp_path: Path) -> 
     script = str(Path(__file__).with_name("installed.py"))
     said = python(script, executable=executable, PYTHONPATH="", PYTHONSAFEPATH="1")
     assert said.endswith("all there, and it trains\n")
+    assert re.match(r"the demo has \d+ lessons\n", said)
 
 
 # --- versions and names ---

@@ -33,7 +33,8 @@ def remember(policy: ImelPolicy) -> None:
     policy.invalidate()
     if isinstance(policy, RidgePolicy):
         memory = policy.memory
-        policy.lessons.attend(memory.column("episodes"), memory.column("rewards"), 0, 0)
+        column = memory.column
+        policy.lessons.attend(column("episodes"), column("rewards"), column("states"), 0, 0)
         policy.imitate()
 
 

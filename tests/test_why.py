@@ -21,9 +21,10 @@ from imel import IMeL
 from imel.cli.main import main
 from imel.cli.why import choose_steps, observations_of
 from imel.explain import familiarity_of, policy_without
-from imel.explain.reduced import random_lessons
+from imel.explain.reduced import random_lessons, similar_lessons
 from imel.policy import POLICIES, ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
+from imel.runs.lessons import visited_states
 
 
 class UnposedPendulum(PendulumEnv):
@@ -264,11 +265,17 @@ def test_deletion_evaluates_the_policy_without_the_largest_and_without_random_le
     assert count == [max(1, round(share * len(policy.lessons))) for share in (0.01, 0.05, 0.2)]
     reduced = policy_without(policy, lessons=[found["lessons"][0]["episodes"]])
     expected = evaluate(reduced, "Pendulum-v1", 2).returns
-    assert deletion["without"][0]["largest"] == pytest.approx(expected)
+    assert deletion["without"][0]["largest"]["returns"] == pytest.approx(expected)
     drawn = [random_lessons(policy, count[2], seed) for seed in (10_000, 10_001)]
     played = [evaluate(policy_without(policy, lessons=each), "Pendulum-v1", 2) for each in drawn]
     means = [np.mean(each.returns) for each in played]
-    assert deletion["without"][2]["random"] == pytest.approx(means)
+    assert deletion["without"][2]["random"]["returns"] == pytest.approx(means)
+    visited = torch.from_numpy(visited_states(policy, "Pendulum-v1", 10_000))
+    moved = (reduced.act(visited)[0] - policy.act(visited)[0]).square().sum(dim=1).mean().sqrt()
+    assert deletion["without"][0]["largest"]["shift"] == pytest.approx(float(moved), rel=1e-4)
+    alike = policy_without(policy, lessons=similar_lessons(policy, visited.numpy(), count[1]))
+    expected = evaluate(alike, "Pendulum-v1", 2).returns
+    assert deletion["without"][1]["similar"]["returns"] == pytest.approx(expected)
     assert deletion["whole"] == pytest.approx(evaluate(policy, "Pendulum-v1", 2).returns)
     assert main(flags) == 0
     text = capsys.readouterr().out

@@ -1,4 +1,4 @@
-// Questions to the server. Arrays come packed: see src/imel/explorer/packing.py.
+// Questions to the server. Arrays come packed: see src/imel/explorer/answers.py.
 
 export class ServerError extends Error {}
 

@@ -2,7 +2,12 @@
 
 import { byId, compact, h, svg } from "./dom.js";
 
-const LEFT = 58, RIGHT = 18, TOP = 12, BOTTOM = 34;
+export const LEFT = 58, RIGHT = 18;
+const TOP = 12, BOTTOM = 34;
+
+export function lastStep({ curve, models, newest }) {
+  return Math.max(newest.last_step ?? 1, ...models.map((model) => model.timesteps ?? 0), ...(curve?.steps ?? []));
+}
 
 export class Curve {
   constructor(run, onOpen) {
@@ -26,7 +31,7 @@ export class Curve {
       holder.replaceChildren(h("p", { class: "note" }, text));
       return;
     }
-    const end = Math.max(1, ...known.map((model) => model.timesteps), ...(curve?.steps ?? []));
+    const end = lastStep(this.run);
     const x = (steps) => LEFT + (steps / end) * (width - LEFT - RIGHT);
     const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}` });
     if (curve) this.drawReturns(drawing, curve, x, width, height);
@@ -36,7 +41,7 @@ export class Curve {
     const label = (px, anchor, text) => svg("text", { x: px, y: height - 4, "text-anchor": anchor }, text);
     drawing.append(
       label(LEFT, "start", "0"),
-      label((LEFT + width - RIGHT) / 2, "middle", "environment steps · ● checkpoints: click to open, Shift+click to compare"),
+      label((LEFT + width - RIGHT) / 2, "middle", width < 600 ? "steps · ● checkpoints" : "environment steps · ● checkpoints: click to open, Shift+click to compare"),
       label(width - RIGHT, "end", compact(end)),
     );
     holder.replaceChildren(drawing);

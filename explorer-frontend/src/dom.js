@@ -25,8 +25,7 @@ export function setOptions(select, options, value) {
   if (value !== undefined) select.value = value;
 }
 
-export const numbered = (count, name) =>
-  Array.from({ length: count }, (_, i) => ({ value: String(i), label: `${name}${i}` }));
+export const numbered = (names) => names.map((label, i) => ({ value: String(i), label }));
 
 export const themeColour = (name) =>
   getComputedStyle(document.documentElement).getPropertyValue(name).trim();

@@ -5,17 +5,21 @@ import { byId, h, number, signed } from "./dom.js";
 
 const EPISODES = 8;
 
-const plural = (count) => `${count.toLocaleString("en")} ${count === 1 ? "memory" : "memories"}`;
+const NOUNS = { memories: ["memory", "memories"], lessons: ["lesson", "lessons"] };
 
 export class Edits {
-  constructor({ onModel, onSelection, onError, columns }) {
-    Object.assign(this, { onModel, onSelection, onError, columns });
+  constructor({ onModel, onSelection, onPlay, onError, columns }) {
+    Object.assign(this, { onModel, onSelection, onPlay, onError, columns });
     this.reset(null, true);
   }
 
-  reset(base, playable) {
-    Object.assign(this, { base, playable, stack: [], selection: [], returns: new Map(), working: null });
+  reset(base, playable, kind = "memories") {
+    Object.assign(this, { base, playable, kind, stack: [], selection: [], returns: new Map(), working: null });
     this.show();
+  }
+
+  plural(count) {
+    return `${count.toLocaleString("en")} ${NOUNS[this.kind][count === 1 ? 0 : 1]}`;
   }
 
   get model() {
@@ -39,8 +43,8 @@ export class Edits {
   }
 
   selectEpisodes() {
-    const { episodes } = this.columns() ?? {};
-    if (!episodes || !this.selection.length) return;
+    const { episodes, sizes } = this.columns() ?? {};
+    if (!episodes || sizes || !this.selection.length) return;
     const wanted = new Set(this.selection.map((row) => episodes[row]));
     const rows = [];
     episodes.forEach((episode, row) => wanted.has(episode) && rows.push(row));
@@ -107,23 +111,24 @@ export class Edits {
     const count = this.selection.length;
     if (count) {
       parts.push(
-        h("span", {}, h("b", {}, plural(count)), " selected"),
+        h("span", {}, h("b", {}, this.plural(count)), " selected"),
         button("Forget", "F", () => this.forget(), { class: "primary", id: "forget" }),
-        button("Whole episode", "A", () => this.selectEpisodes()),
+        this.kind === "lessons" ? null : button("Whole episode", "A", () => this.selectEpisodes()),
         button("Clear", "Esc", () => this.select([])),
       );
     } else if (!this.stack.length && !this.returns.size) {
-      parts.push(h("span", { class: "muted" }, "Click a memory or lasso some (Shift and drag) to see the policy without them."));
+      parts.push(h("span", { class: "muted" }, `Click a ${NOUNS[this.kind][0]} or lasso some (Shift and drag) to see the policy without them.`));
     }
     if (this.stack.length) {
       parts.push(
-        h("span", { class: "chip" }, "without ", h("b", {}, plural(this.forgotten.size))),
+        h("span", { class: "chip" }, "without ", h("b", {}, this.plural(this.forgotten.size))),
         button("Undo", "Z", () => this.undo(), { id: "undo" }),
+        button("Play", "P", () => this.onPlay(), { id: "play-without", disabled: !this.playable, title: "Play the same episode without them" }),
       );
       if (this.stack.length > 1) parts.push(h("button", { onclick: () => this.restore() }, "Restore all"));
     }
     parts.push(h("span", { class: "spring" }), ...this.evaluation(button));
-    byId("edit-bar").replaceChildren(...parts);
+    byId("edit-bar").replaceChildren(...parts.filter(Boolean));
   }
 
   evaluation(button) {
@@ -135,7 +140,8 @@ export class Edits {
         h("button", { onclick: stop }, "Stop"),
       ];
     }
-    const shown = ({ mean, std }) => `${number(mean, 1)} ± ${number(std, 1)}`;
+    const digits = (value) => (Math.abs(value) < 100 ? 1 : 0);
+    const shown = ({ mean, std }) => `${number(mean, digits(mean))} ± ${number(std, digits(mean))}`;
     const now = this.returns.get(this.model), held = this.returns.get(this.compared ?? this.base);
     const parts = [];
     if (now) {
@@ -143,7 +149,7 @@ export class Edits {
       if (held && held !== now) {
         const change = now.mean - held.mean;
         parts.push(h("span", { id: "return" }, `${shown(held)} → `, h("b", {}, shown(now))));
-        parts.push(h("span", { class: `change ${change < 0 ? "down" : "up"}` }, signed(change, 1)));
+        parts.push(h("span", { class: `change ${change < 0 ? "down" : "up"}` }, signed(change, digits(change))));
       } else parts.push(h("b", { id: "return" }, shown(now)));
     }
     const options = { id: "evaluate", disabled: !this.playable, title: this.playable ? "Play episodes with the mean action, the same seeds before and after" : "The environment is not known: start with --env" };

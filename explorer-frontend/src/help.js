@@ -7,8 +7,9 @@ const KEYS = [
   ["Home  End", "first and last step"],
   ["Space", "play and pause"],
   ["Esc", "clear the selection, close this"],
-  ["F", "forget the selected memories"],
+  ["F", "forget the selected memories or lessons"],
   ["Z", "undo the last forgetting"],
+  ["P", "play the policy, with the same start"],
   ["E", "evaluate: play episodes before and after"],
   ["L", "lasso on and off (or Shift and drag)"],
   ["A", "select the whole episode of the selected memory"],
@@ -20,10 +21,11 @@ const KEYS = [
 ];
 
 const READING = [
-  "Every point of the map is a memory: a state, what the policy did there (μ), and what it should rather have done (μ*).",
-  "The amber rings are the memories that make the action at this step, each as large as its share. The cross is the state itself, the line its episode.",
-  "With MKI the action's mean is the sum of what the memories add: nothing else goes into it.",
-  "Forget some, and the action changes at once. Files are never changed.",
+  "A RidgePolicy is a sum of lessons: a point of the map, and a stick under the learning curve, is what one episode taught. A stick points up if the lesson speaks for the action at this step, down if against it.",
+  "For the paper's policies every point is a memory: a state, what the policy did there (μ), and what it should rather have done (μ*).",
+  "Rings are what makes the action at this step, each as large as its share; blue ones speak against it. On a map of memories the cross is the state itself, the line its episode.",
+  "The action's mean is the sum of what all lessons add, with MKI of what the memories add: nothing else goes into it.",
+  "Forget some, and the action changes at once; play the same episode without them, and evaluate. What later episodes taught on top of them stays. Files are never changed.",
   "μ and μ* are in policy units: −1 to 1 is the environment's action range.",
 ];
 

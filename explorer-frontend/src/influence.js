@@ -8,7 +8,14 @@ const PICTURES = 12;
 const furthest = (answer, before) =>
   Math.max(1.1, ...answer.mean.map(Math.abs), ...(answer.anchor ?? []).map(Math.abs), ...(before ?? []).map(Math.abs));
 
-function bar(i, answer, before, reach) {
+// Names without a last word that all of them share: "thigh torque", "leg torque" -> "thigh", "leg"
+export function shortNames(names) {
+  const last = names[0].slice(names[0].lastIndexOf(" ") + 1);
+  const shared = names.length > 1 && names.every((name) => name.endsWith(` ${last}`));
+  return shared ? names.map((name) => name.slice(0, -last.length - 1)) : names;
+}
+
+function bar(i, answer, before, reach, names) {
   // The track is the action range [-1, 1]; means may lie beyond it and are clipped when they act
   const place = (value) => `${50 + (47 * Math.max(-reach, Math.min(reach, value))) / reach}%`;
   const mean = answer.mean[i], sigma = answer.std[i];
@@ -31,13 +38,16 @@ function bar(i, answer, before, reach) {
   return h(
     "div",
     { class: "bar" },
-    h("span", { class: "muted" }, `a${i}`),
-    svg("svg", { role: "img", "aria-label": `action ${i}: mean ${number(mean)}, sigma ${number(sigma)}` }, ...parts),
+    h("span", { class: "muted", title: names[i] }, shortNames(names)[i]),
+    svg(
+      "svg", { role: "img", "aria-label": `${names[i]}: mean ${number(mean)}, sigma ${number(sigma)}` },
+      svg("svg", { y: "50%", overflow: "visible" }, svg("g", { transform: "translate(0 -11)" }, ...parts)),
+    ),
     h("output", { "data-action": i }, signed(mean, 3), changed ? h("small", {}, signed(mean - before[i], 3)) : null),
   );
 }
 
-export function showBars(answer, before, beforeName) {
+export function showBars(answer, before, beforeName, names) {
   const holder = byId("bars");
   if (!answer) {
     holder.replaceChildren(h("p", { class: "note" }, "Play the policy or choose a remembered episode to see its actions."));
@@ -45,16 +55,20 @@ export function showBars(answer, before, beforeName) {
   }
   const reach = furthest(answer, before);
   const item = (name, text) => h("span", {}, h("i", { class: name }), text);
-  holder.replaceChildren(...answer.mean.map((_, i) => bar(i, answer, before, reach)));
+  holder.replaceChildren(...answer.mean.map((_, i) => bar(i, answer, before, reach, names)));
+  holder.classList.toggle("held", Boolean(before));
+  holder.classList.toggle("many", answer.mean.length > 8);
+  holder.style.setProperty("--bars", Math.ceil(answer.mean.length / (answer.mean.length > 8 ? 2 : 1)));
   const keys = [item("mean", "mean"), item("sigma", "± σ")];
   if (answer.anchor) keys.push(item("anchor", "Σ w μ"));
   if (before) keys.push(item("other", beforeName));
   byId("action-keys").replaceChildren(...keys);
 }
 
-export function showState(answer) {
-  const values = answer?.state.slice(0, 27).map((value, i) => h("span", { title: `state ${i}` }, signed(value))) ?? [];
-  byId("state").replaceChildren(...(values.length ? [h("b", {}, "state"), ...values] : []));
+export function showState(answer, names) {
+  if (answer?.depends) return byId("state").replaceChildren(h("span", {}, `It ${answer.depends.replace(/^it /, "")}`));
+  const values = answer?.state.slice(0, 27).map((value, i) => h("span", { title: names[i] }, signed(value))) ?? [];
+  return byId("state").replaceChildren(...(values.length ? [h("b", {}, "state"), ...values] : []));
 }
 
 function arrow(x1, y1, x2, y2, share) {
@@ -128,10 +142,6 @@ export function showSentence(answer, info) {
     return undefined;
   }
   const about = number(answer.effective_neighbours, answer.effective_neighbours < 10 ? 1 : 0);
-  if (answer.lessons !== null) {
-    text.textContent = `It is the sum of what ${answer.lessons.toLocaleString("en")} episodes taught, and rests on about ${about} of them; a memory is shown with its share of its episode's lesson, and forgetting it takes the whole lesson back.`;
-    return undefined;
-  }
   const kind = answer.exact ? "It is the sum of what memories add, and rests on" : "Its attention rests on";
   text.textContent = `${kind} about ${about} of ${(info.rows - info.forgotten).toLocaleString("en")}; those shown sum to ${number(100 * answer.memories.reduce((sum, m) => sum + m.weight, 0), 0)}\u00a0%.`;
   return undefined;

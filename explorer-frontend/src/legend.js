@@ -3,6 +3,12 @@
 import { scale, theme } from "./colour.js";
 import { byId, compact, h, signed } from "./dom.js";
 
+export function placeTooltip(left, top) {
+  const { style } = byId("tooltip");
+  style.left = `${Math.max(4, Math.min(left, window.innerWidth - 300))}px`;
+  style.top = `${Math.max(4, top)}px`;
+}
+
 export function showLegend({ label, low, high, diverging }) {
   byId("legend-label").textContent = label;
   byId("legend-low").textContent = compact(low);
@@ -22,14 +28,13 @@ export function showMemory(columns, row, place, holder) {
   const tooltip = byId("tooltip");
   tooltip.hidden = row === null || !columns;
   if (tooltip.hidden) return;
-  const { episodes, steps, iterations, advantages, rewards } = columns;
+  const { episodes, steps, iterations, advantages, rewards, ends, returns, sizes } = columns;
   const box = holder.getBoundingClientRect();
-  tooltip.replaceChildren(
-    h("b", {}, `episode ${episodes[row]}, step ${steps[row]}`), h("br"),
-    `iteration ${iterations[row]} · advantage ${signed(advantages[row])} · reward ${compact(rewards[row])}`,
-  );
-  tooltip.style.left = `${Math.min(box.left + place[0] + 14, window.innerWidth - 300)}px`;
-  tooltip.style.top = `${box.top + place[1] + 14}px`;
+  const [head, more] = sizes
+    ? [`episode ${episodes[row]}`, `until step ${compact(ends[row])} · return ${compact(returns[row])} · size ${compact(sizes[row])}`]
+    : [`episode ${episodes[row]}, step ${steps[row]}`, `iteration ${iterations[row]} · advantage ${signed(advantages[row])} · reward ${compact(rewards[row])}`];
+  tooltip.replaceChildren(h("b", {}, head), h("br"), more);
+  placeTooltip(box.left + place[0] + 14, box.top + place[1] + 14);
 }
 
 export function showPicture(image) {

@@ -7,7 +7,7 @@ import { listenToKeys, prepareHelp } from "./help.js";
 import { showBars } from "./influence.js";
 import { showLegend } from "./legend.js";
 import { fail } from "./notice.js";
-import { Page } from "./page.js";
+import { Page, first } from "./page.js";
 
 function setTheme(name) {
   document.documentElement.dataset.theme = name;
@@ -20,6 +20,7 @@ function switchTheme(page) {
   showLegend(page.legend);
   page.placeOnMaps();
   page.player.drawStrip();
+  page.lessonStrip.draw();
 }
 
 function listen(page) {
@@ -56,6 +57,7 @@ function listen(page) {
     Escape: () => edits.select([]),
     f: () => edits.forget(),
     z: () => edits.undo(),
+    p: () => page.run.env !== null && page.play().catch(fail),
     e: () => edits.evaluate(page.compared),
     a: () => edits.selectEpisodes(),
     l: lasso,
@@ -70,11 +72,11 @@ function listen(page) {
 }
 
 // What Page.open will ask first
-function beginMap(model, { state_dim, has_features }) {
-  const projection = has_features ? "features" : "states";
+function beginMap(model, info) {
+  const { projection, by } = first(info);
   begin("model", { model });
-  begin("map", { model, frame: model, projection, x: 0, y: Math.min(1, state_dim - 1) });
-  begin("colour", { model, frame: model, by: byId("colour").value, dimension: 0 });
+  begin("map", { model, frame: model, projection, x: 0, y: Math.min(1, info.state_names.length - 1) });
+  begin("colour", { model, frame: model, by, dimension: 0 });
 }
 
 async function start() {

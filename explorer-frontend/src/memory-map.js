@@ -135,9 +135,10 @@ export class MemoryMap {
     const { rows, weights } = this.lit;
     const largest = weights[0] ?? 1;
     // A ring's area is the memory's weight, at any step
-    context.fillStyle = context.strokeStyle = themeColour("--mean");
+    const colours = [themeColour("--mean"), themeColour("--against")];
     for (let k = rows.length - 1; k >= 0; k--) {
       const share = Math.abs(weights[k] / largest);
+      context.fillStyle = context.strokeStyle = colours[weights[k] < 0 ? 1 : 0];
       const [px, py] = at(this.x[rows[k]], this.y[rows[k]]);
       context.beginPath();
       context.arc(px, py, 2 + 26 * Math.sqrt(Math.abs(weights[k])), 0, 7);

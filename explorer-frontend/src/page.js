@@ -1,14 +1,31 @@
 // The page: which model, which map, which step; and who has to be told when one of them changes.
 
 import { arrays, ask, post } from "./api.js";
-import { Curve } from "./curve.js";
+import { Curve, lastStep } from "./curve.js";
 import { byId, h, numbered, setOptions } from "./dom.js";
 import { Edits } from "./edit.js";
 import { MemoryTable, showArrows, showBars, showFamiliarity, showSentence, showState } from "./influence.js";
+import { LessonCards, LessonStrip, lessonSentence } from "./lessons.js";
 import { showAxes, showLegend, showMemory, showPicture } from "./legend.js";
 import { MemoryMap } from "./memory-map.js";
 import { fail } from "./notice.js";
 import { Player } from "./player.js";
+
+const options = (pairs) => Object.entries(pairs).map(([value, label]) => ({ value, label }));
+
+const PROJECTIONS = {
+  memories: options({ features: "learned features", states: "normalised state", dimensions: "two dimensions" }),
+  lessons: options({ run: "over the run", taught: "by what they taught" }),
+};
+const COLOURS = {
+  memories: options({ advantage: "advantage", return: "return of episode", age: "age (iteration)", reward: "reward", action: "action taken", improved: "improved mean μ*" }),
+  lessons: options({ size: "size", return: "return of episode", age: "age" }),
+};
+
+// What a page shows first of a model that is made of memories or of lessons
+export function first(info) {
+  return { projection: info.projection, by: COLOURS[info.kind][0].value };
+}
 
 export class Page {
   constructor(run) {
@@ -25,19 +42,21 @@ export class Page {
     this.map = new MemoryMap(byId("map-a"), handlers("map"));
     this.edits = new Edits({
       onModel: () => this.modelChanged(),
+      onPlay: () => this.play().catch(fail),
       onSelection: (rows) => this.selectionChanged(rows),
       onError: fail,
       columns: () => this.columns,
     });
     this.player = new Player({ onStep: () => this.explain(), onGrown: () => this.loadTrail(), onError: fail });
-    this.table = new MemoryTable({
-      onPoint: (row, image) => {
-        this.map.pointed = row;
-        this.map.drawOverlay();
-        showPicture(image);
-      },
-      onPick: (row) => this.edits.toggle(row),
-    });
+    const onPick = (row) => this.edits.toggle(row);
+    const onPoint = (row, image) => {
+      this.map.pointed = row;
+      this.map.drawOverlay();
+      showPicture(image);
+    };
+    this.table = new MemoryTable({ onPoint, onPick });
+    this.cards = new LessonCards({ onPick, onPoint: (row) => { onPoint(row); this.lessonStrip.pointed = row; this.lessonStrip.draw(); } });
+    this.lessonStrip = new LessonStrip({ end: lastStep(run), onPick, onSelect: (rows) => this.edits.select(rows), onPoint });
     this.curve = new Curve(run, (key, compare) => this.open(compare ? this.edits.base : key, compare ? key : this.compared));
     this.otherHandlers = () => ({ ...handlers("other"), onSelect: () => {}, onHover: () => {} });
   }
@@ -52,9 +71,10 @@ export class Page {
     byId("compare").value = compared ?? "";
     this.info = await ask("model", { model: base });
     if (fresh) {
-      this.edits.reset(base, this.run.env !== null);
+      this.edits.reset(base, this.run.env !== null, this.info.kind);
       this.columns = null;
       this.describe();
+      this.lessonStrip.show({ columns: null, shares: null, forgotten: new Set() });
     }
     this.edits.show(compared);
     this.curve.mark(base, compared);
@@ -63,20 +83,23 @@ export class Page {
   }
 
   describe() {
-    const { policy, rows, state_dim, action_dim, has_features } = this.info;
+    const { policy, kind, rows, state_names, action_names, has_features } = this.info;
     byId("title").textContent = this.run.title;
     document.title = `${this.run.title} – imel explore`;
-    byId("subtitle").textContent = [this.run.env, policy, `${rows.toLocaleString("en")} memories`].filter(Boolean).join(" · ");
-    const [x, y] = [byId("map-x").value || "0", byId("map-y").value || String(Math.min(1, state_dim - 1))];
-    setOptions(byId("map-x"), numbered(state_dim, "s"), x);
-    setOptions(byId("map-y"), numbered(state_dim, "s"), y);
+    byId("subtitle").textContent = [this.run.env, policy, `${rows.toLocaleString("en")} ${kind}`].filter(Boolean).join(" · ");
+    const [x, y] = [byId("map-x").value || "0", byId("map-y").value || String(Math.min(1, state_names.length - 1))];
+    setOptions(byId("map-x"), numbered(state_names), x);
+    setOptions(byId("map-y"), numbered(state_names), y);
     for (const [id, first] of [["colour-dimension", 0], ["arrow-x", 0], ["arrow-y", 1]]) {
-      setOptions(byId(id), numbered(action_dim, "a"), byId(id).value || String(Math.min(first, action_dim - 1)));
+      setOptions(byId(id), numbered(action_names), byId(id).value || String(Math.min(first, action_names.length - 1)));
     }
-    byId("arrow-pair").hidden = action_dim < 2;
-    const projection = byId("projection");
-    projection.querySelector("[value=features]").disabled = !has_features;
-    if (!has_features && projection.value === "features") projection.value = "states";
+    byId("arrow-pair").hidden = action_names.length < 2;
+    if (document.body.dataset.kind === kind) return;
+    document.body.dataset.kind = kind;
+    byId("lasso").title = "Lasso (L), or hold Shift and drag";
+    const begun = first(this.info);
+    setOptions(byId("projection"), PROJECTIONS[kind].map((option) => ({ ...option, disabled: option.value === "features" && !has_features })), begun.projection);
+    setOptions(byId("colour"), COLOURS[kind], begun.by);
   }
 
   label(key) {
@@ -85,6 +108,7 @@ export class Page {
 
   async modelChanged() {
     this.info = await ask("model", { model: this.edits.model });
+    this.lessonStrip.show({ forgotten: this.edits.forgotten });
     await this.map.hide(this.edits.forgotten);
     await Promise.all([this.explain(), this.loadTrail()]);
   }
@@ -92,7 +116,8 @@ export class Page {
   selectionChanged(rows) {
     this.map.select(rows);
     const chosen = new Set(rows.map(String));
-    for (const row of document.querySelectorAll("[data-memory]")) row.classList.toggle("selected", chosen.has(row.dataset.memory));
+    for (const row of document.querySelectorAll("[data-memory], [data-lesson]")) row.classList.toggle("selected", chosen.has(row.dataset.memory ?? row.dataset.lesson));
+    this.lessonStrip.show({ selected: new Set(rows) });
   }
 
   // --- maps ---
@@ -116,7 +141,7 @@ export class Page {
   async loadMaps() {
     byId("dimension-pair").hidden = byId("projection").value !== "dimensions";
     const dimensional = ["action", "improved"].includes(byId("colour").value);
-    byId("colour-dimension-label").hidden = !dimensional || this.info.action_dim < 2;
+    byId("colour-dimension-label").hidden = !dimensional || this.info.action_names.length < 2;
     byId("map-b").hidden = this.compared === null;
     if (this.compared !== null && !this.other) this.other = new MemoryMap(byId("map-b"), this.otherHandlers());
     const turn = (this.turn += 1);
@@ -130,7 +155,8 @@ export class Page {
     this.other?.caption.replaceChildren(h("b", {}, this.compared === null ? "" : this.label(this.compared)), ", in the same plane");
     this.legend = colour;
     showLegend(colour);
-    showAxes(points.labels);
+    const { projection, x, y } = this.where(), { state_names } = this.info;
+    showAxes(projection === "dimensions" ? [state_names[x], state_names[y]] : points.labels);
     document.body.dataset.ready = "map";
   }
 
@@ -146,8 +172,9 @@ export class Page {
     const columns = await arrays("columns", { model });
     if (model !== this.edits.base) return;
     this.columns = columns;
+    if (this.info.kind === "lessons") this.lessonStrip.show({ columns });
     const lengths = new Map();
-    for (const episode of columns.episodes) lengths.set(episode, (lengths.get(episode) ?? 0) + 1);
+    for (const episode of columns.remembered ?? columns.episodes) lengths.set(episode, (lengths.get(episode) ?? 0) + 1);
     const options = [...lengths].sort((a, b) => b[0] - a[0]).slice(0, 400)
       .map(([episode, steps]) => ({ value: String(episode), label: `episode ${episode} (${steps} steps)` }));
     setOptions(byId("remembered"), [{ value: "", label: "remembered episode …" }, ...options], "");
@@ -157,7 +184,11 @@ export class Page {
 
   async play() {
     const seed = Math.max(0, Math.trunc(Number(byId("seed").value) || 0));
-    const made = await post("play", { model: this.edits.model, seed, noise: byId("noise").checked });
+    const { model, base } = this.edits, noise = byId("noise").checked, start = `${base} ${seed} ${noise}`;
+    if (this.shown?.model === base) this.whole = { ...this.shown, episode: this.player.episode };
+    const made = await post("play", { model, seed, noise });
+    this.shown = { model, start, name: made.episode };
+    this.player.before = model !== base && this.whole?.start === start ? this.whole : null;
     byId("remembered").value = "";
     this.clearTrail();
     await this.player.open(made.episode, true);
@@ -176,6 +207,7 @@ export class Page {
 
   async remember(number) {
     const { episode } = await post("remember", { model: this.edits.base, episode: number });
+    this.shown = this.player.before = null;
     this.clearTrail();
     await this.player.open(episode, false);
     await this.loadTrail();
@@ -203,7 +235,7 @@ export class Page {
   }
 
   showStrip() {
-    const line = ([trail, colour, dashed]) => ({ values: trail.means, count: this.info.action_dim, dimension: Number(byId("arrow-x").value), colour, dashed });
+    const line = ([trail, colour, dashed]) => ({ values: trail.means, count: this.info.action_names.length, dimension: Number(byId("arrow-x").value), colour, dashed });
     this.player.setLines((this.strip ?? []).filter(([trail]) => trail?.means).map(line));
   }
 
@@ -263,12 +295,19 @@ export class Page {
     this.answer = answer;
     this.held = held;
     const name = this.compared === null ? "before forgetting" : this.label(this.compared);
-    showBars(answer, held?.mean, name);
-    showState(answer);
-    showSentence(answer, this.info);
+    const { action_names, state_names, kind, forgotten } = this.info, chosen = new Set(this.edits.selection);
+    showBars(answer, held?.mean, name, action_names);
+    showState(answer, state_names);
     showFamiliarity(answer);
-    showArrows(answer, [Number(byId("arrow-x").value), Number(byId("arrow-y").value)]);
-    this.table.show(answer, this.info, this.edits.base, new Set(this.edits.selection));
+    if (kind === "lessons") {
+      byId("why-text").textContent = answer ? lessonSentence(answer, forgotten) : "";
+      this.cards.show(answer, this.info, this.edits.base, chosen);
+      this.lessonStrip.show({ shares: answer?.shares ?? null, forgotten: this.edits.forgotten });
+    } else {
+      showSentence(answer, this.info);
+      showArrows(answer, [Number(byId("arrow-x").value), Number(byId("arrow-y").value)]);
+      this.table.show(answer, this.info, this.edits.base, chosen);
+    }
     this.map.light(answer?.rows ?? [], answer?.weights ?? []);
     if (this.compared !== null) this.other?.light(held?.rows ?? [], held?.weights ?? []);
     this.placeOnMaps();

@@ -1,7 +1,7 @@
 // The episode: its frames, the strip of its actions, and moving along it.
 
 import { address, arrays } from "./api.js";
-import { byId, number, sharpen, themeColour } from "./dom.js";
+import { byId, h, number, sharpen, themeColour } from "./dom.js";
 
 const SHOWN = 240;
 const BETWEEN_STEPS = 40;
@@ -14,6 +14,7 @@ export class Player {
     this.name = null;
     this.playing = false;
     this.lines = null;
+    this.before = null;
     byId("scrub").addEventListener("input", (event) => this.pauseAt(Number(event.target.value)));
     byId("toggle").addEventListener("click", () => this.toggle());
     const strip = byId("strip");
@@ -46,6 +47,8 @@ export class Player {
     const episode = await arrays("episode", { episode: name });
     if (name !== this.name) return;
     this.episode = episode;
+    // What it is held against may still be under way
+    if (this.before && !this.before.episode.ended) this.before.episode = await arrays("episode", { episode: this.before.name });
     byId("scrub").max = Math.max(0, episode.steps - 1);
     this.drawStrip();
   }
@@ -110,11 +113,18 @@ export class Player {
     else if (!this.episode) note.textContent = "";
     else if (!this.episode.rows.length) note.textContent = this.episode.no_frames ?? "The first frame is being drawn …";
     if (!this.length) return;
-    const soFar = this.episode.rewards.subarray(0, this.step + 1).reduce((sum, reward) => sum + reward, 0);
-    label.replaceChildren(`step ${this.step} / ${this.length - 1}`);
-    const small = document.createElement("small");
-    small.textContent = `return ${number(soFar, 1)}`;
-    label.append(small);
+    const soFar = ({ rewards }) => rewards.subarray(0, this.step + 1).reduce((sum, reward) => sum + reward, 0);
+    label.replaceChildren(`step ${this.step} / ${this.length - 1}`, h("small", {}, `return ${number(soFar(this.episode), 1)}`));
+    if (this.before) label.append(h("small", { class: "before" }, `before ${number(soFar(this.before.episode), 1)}`));
+    this.showBefore();
+  }
+
+  // The same step of the episode before something was forgotten, in a corner
+  showBefore() {
+    const image = byId("frame-before");
+    const drawn = this.before?.episode.frames.findLast((step) => step <= this.step);
+    image.hidden = byId("frame-before-note").hidden = drawn === undefined;
+    if (drawn !== undefined) image.src = address("frame", { episode: this.before.name, step: drawn });
   }
 
   setLines(lines) {

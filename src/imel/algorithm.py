@@ -257,7 +257,8 @@ class IMeL(SavedAlgorithm):
 
     def _collect(self, callback: BaseCallback) -> Rollout | None:
         assert self.env is not None
-        self.stand()
+        if self.checkpointed:
+            self.stand()
         callback.on_rollout_start()
 
         def on_step(step: dict[str, Any]) -> bool:
@@ -268,7 +269,8 @@ class IMeL(SavedAlgorithm):
 
         gather = collect if self.sampler is None else self.sampler.collect
         while True:
-            self.stand()
+            if self.checkpointed:  # environments may have begun anew since
+                self.stand()
             # Should the rollout fail, no later one may start from observations of before
             observations, self._last_obs = self._last_obs, None
             assert observations is not None

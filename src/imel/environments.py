@@ -150,7 +150,10 @@ class SideBySide(DummyVecEnv):
     both are a tenth of a step.
     """
 
-    restorable: ClassVar[bool] = True
+    @property
+    def restorable(self) -> bool:
+        """Whether all of them can be put back where they were."""
+        return all(self.env_is_wrapped(Replayable))
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step all; one that has ended begins anew, its last observation in its info."""

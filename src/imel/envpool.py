@@ -47,6 +47,11 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def threads_for(n_envs: int, threads: int = 0) -> int:
+    """Return how many threads step the copies if `threads` are asked for, 0 being one a core."""
+    return min(threads or usable_cores(), n_envs)
+
+
 class EnvPoolEnvironments(VecEnv):
     """Copies of an EnvPool task, each reset in the step that ends its episode.
 
@@ -68,7 +73,7 @@ class EnvPoolEnvironments(VecEnv):
             raise ImelError(f"EnvPool has no '{env_id}'; it can be learned on without EnvPool")
         self._arguments = {
             "num_envs": n_envs,
-            "num_threads": min(threads or usable_cores(), n_envs),
+            "num_threads": threads_for(n_envs, threads),
             **self._pool_options(env_kwargs),
         }
         self._pool = self._make_pool(np.random.SeedSequence().generate_state(n_envs))

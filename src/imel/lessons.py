@@ -18,11 +18,14 @@ _LARGEST = 4096
 """Lessons kept apart at most."""
 _BYTES = 48 << 20
 """Memory of the coefficients at most: where lessons are large, fewer are kept apart."""
+_SAMPLED = 8
+"""States kept of each lesson, also when its transitions have been forgotten. A power of two."""
 
 
 class Lessons(nn.Module):
     """A ledger: one row for each episode, or for several that have been merged into a period.
 
+    :param width: d_phi, the number of features
     :param rows: rows to allocate
     """
 
@@ -33,10 +36,12 @@ class Lessons(nn.Module):
     ends: Tensor  # [rows] int64, environment steps of the run after it
     lengths: Tensor  # [rows] int64, transitions in it
     returns: Tensor  # [rows] float64, sum of its rewards
+    samples: Tensor  # [rows, _SAMPLED, d_s] raw states from its beginning to its end
     _size: Tensor  # [] int64
 
-    def __init__(self, width: int, action_dim: int, rows: int = _CHUNK) -> None:
+    def __init__(self, state_dim: int, width: int, action_dim: int, rows: int = _CHUNK) -> None:
         super().__init__()
+        self.register_buffer("samples", torch.zeros(rows, _SAMPLED, state_dim))
         self.register_buffer("coefficients", torch.zeros(rows, width, action_dim))
         for name in ("episodes", "counts", "starts", "ends", "lengths"):
             self.register_buffer(name, torch.zeros(rows, dtype=torch.int64))
@@ -61,8 +66,10 @@ class Lessons(nn.Module):
         """Return the rows in use of a column, as a view."""
         return self.get_buffer(name)[: len(self)]
 
-    def attend(self, episodes: Tensor, rewards: Tensor, start: int, end: int) -> None:
-        """Enter the episodes of new transitions, with their rewards, between two steps of a run."""
+    def attend(
+        self, episodes: Tensor, rewards: Tensor, states: Tensor, start: int, end: int
+    ) -> None:
+        """Enter the episodes of new transitions, in order, gathered between two steps of a run."""
         names, member, counts = torch.unique(episodes, return_inverse=True, return_counts=True)
         sums = torch.zeros(names.shape, dtype=torch.float64, device=names.device)
         sums.index_add_(0, member, rewards.double())
@@ -71,9 +78,25 @@ class Lessons(nn.Module):
         new = names[names > self.episodes[len(self) - 1]] if len(self) else names
         self._append(new, start)
         rows = self.places(names)
+        self._sample(rows, states[episodes.argsort(stable=True)], counts)
         self.lengths[rows] += counts
         self.returns[rows] += sums
         self.ends[rows] = end
+
+    def _sample(self, rows: Tensor, states: Tensor, counts: Tensor) -> None:
+        """Keep every n-th state of each lesson: as few as fit into its sample.
+
+        rows [E], states [n, d_s] of one row after the other, counts [E] of new states
+        """
+        before = self.lengths[rows][:, None]
+        after = before + counts[:, None]
+        stride = _stride(after)  # a multiple of the one before: what is needed now was kept then
+        slots = torch.arange(_SAMPLED, device=rows.device)
+        times = stride * torch.minimum(slots, (after - 1) // stride)  # [E, _SAMPLED]
+        firsts = (counts.cumsum(0) - counts)[:, None]
+        fresh = states[firsts + (times - before).clamp_min(0)]
+        old = self.samples[rows[:, None], (times // _stride(before)).clamp_max(_SAMPLED - 1)]
+        self.samples[rows] = torch.where((times >= before)[..., None], fresh, old)
 
     def _append(self, episodes: Tensor, start: int) -> None:
         self._make_room(len(episodes))
@@ -115,6 +138,8 @@ class Lessons(nn.Module):
                 joined = torch.minimum(first, second)
             elif name == "ends":
                 joined = torch.maximum(first, second)
+            elif name == "samples":
+                joined = torch.cat([first[:, ::2], second[:, ::2]], dim=1)
             else:
                 joined = first + second
             kept = torch.cat([joined, buffer[rest]])
@@ -156,3 +181,9 @@ class Lessons(nn.Module):
         if loaded is not None and loaded.ndim == 1 and loaded.shape[0] != self.rows:
             self._allocate(loaded.shape[0])
         super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+def _stride(lengths: Tensor) -> Tensor:
+    """Return the least power of two by which so many states are at most _SAMPLED."""
+    strides: Tensor = (lengths / _SAMPLED).clamp_min(1.0).log2().ceil().exp2().long()
+    return strides

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from imel.kernels import tanh_
 from imel.memory import Memory
 from imel.normaliser import Normaliser
 
@@ -46,7 +47,7 @@ class RandomFeatures(nn.Module):
         features[:, 0] = 1.0
         linear = features[:, 1 : inputs + 1]
         linear.copy_(states).clamp_(-_REACH, _REACH)
-        features[:, inputs + 1 :] = torch.addmm(self.offsets, linear, self.directions).tanh_()
+        features[:, inputs + 1 :] = tanh_(torch.addmm(self.offsets, linear, self.directions))
         return features
 
     def gradient(self, states: Tensor, coefficients: Tensor) -> Tensor:
@@ -54,7 +55,7 @@ class RandomFeatures(nn.Module):
         inputs = states.shape[1]
         linear, random = coefficients[1 : inputs + 1], coefficients[inputs + 1 :]
         inside = states.clamp(-_REACH, _REACH)
-        slopes = 1.0 - torch.tanh(inside @ self.directions + self.offsets).square()  # [T, m]
+        slopes = 1.0 - tanh_(torch.addmm(self.offsets, inside, self.directions)).square()  # [T, m]
         bent = torch.einsum("sm,tm,ma->tas", self.directions, slopes, random)
         return (linear.T + bent) * (inside == states)[:, None]  # beyond the reach nothing changes
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from fastapi.testclient import TestClient
@@ -18,11 +19,14 @@ from imel.explorer.server import make_app
 from imel.explorer.session import Session
 from imel.runs.stored import find_run
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
 HOST = "127.0.0.1:8642"
 OWN = {"X-Imel-Explorer": "1"}
 
 
-def train(folder: Path, *flags: str, policy: str = "mki") -> Path:
+def train(folder: Path, *flags: str, policy: str = "mki", env: str = "Drawn-v0") -> Path:
     """Train for some thousand steps on the environment that draws itself."""
     size = ["--n-envs", "4", "--rollout-size", "192", "--memory-size", "384", "--policy", policy]
     length = ["--total-timesteps", "2304", "--eval-episodes", "2"]
@@ -30,13 +34,32 @@ def train(folder: Path, *flags: str, policy: str = "mki") -> Path:
         length += ["--gradient-steps", "4"]
     kept = ["--checkpoint-every", "3", "--checkpoints-kept", "9"]
     where = ["--run-dir", str(folder)]
-    assert main(["train", "explorer.drawn:Drawn-v0", *size, *length, *kept, *where, *flags]) == 0
+    assert main(["train", f"explorer.drawn:{env}", *size, *length, *kept, *where, *flags]) == 0
     return folder
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("explored") / "run")
+
+
+@pytest.fixture(scope="session")
+def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with lessons."""
+    return train(tmp_path_factory.mktemp("explored") / "taught", policy="ridge")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium on this machine")
+    flags = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
+    with playwright.sync_playwright() as running:
+        opened = running.chromium.launch(executable_path=chromium, args=flags)
+        yield opened
+        opened.close()
 
 
 @pytest.fixture

@@ -17,9 +17,11 @@ class DrawnEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
-    def __init__(self, render_mode: str | None = None, blind: bool = False) -> None:
+    def __init__(
+        self, render_mode: str | None = None, blind: bool = False, actions: int = 2
+    ) -> None:
         self.observation_space = spaces.Box(-1.5, 1.5, (2,), np.float32)
-        self.action_space = spaces.Box(-2.0, 2.0, (2,), np.float32)
+        self.action_space = spaces.Box(-2.0, 2.0, (actions,), np.float32)
         self.render_mode, self._blind = render_mode, blind
         self.place = np.zeros(2, dtype=np.float32)
         self._step = 0
@@ -35,7 +37,7 @@ class DrawnEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
     def step(
         self, action: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        self.place = np.clip(self.place + 0.1 * action, -1.5, 1.5).astype(np.float32)
+        self.place = np.clip(self.place + 0.1 * action[:2], -1.5, 1.5).astype(np.float32)
         self._step += 1
         reward = -float(np.square(self.place).sum())
         return self.place.copy(), reward, False, self._step >= STEPS, {}
@@ -55,4 +57,8 @@ class DrawnEnv(gymnasium.Env[NDArray[np.float32], NDArray[np.float32]]):
 
 
 gymnasium.register("Drawn-v0", entry_point="explorer.drawn:DrawnEnv")
+for count in (6, 17):  # of which only two do something
+    gymnasium.register(
+        f"Drawn{count}-v0", entry_point="explorer.drawn:DrawnEnv", kwargs={"actions": count}
+    )
 gymnasium.register("Blind-v0", entry_point="explorer.drawn:DrawnEnv", kwargs={"blind": True})

@@ -1,42 +1,21 @@
-"""The page in a browser: scrub, see what made the action, forget it, see the action change.
-
-With SCREENSHOTS=1 in the environment, pictures of each stage are left in
-tests/explorer/artefacts.
-"""
+"""The page in a browser: scrub, see what made the action, forget it, see the action change."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import pytest
 
 from benchmarks.explorer import Served
 from explorer.conftest import train
+from explorer.visit import Visit
 from imel.explorer.session import Session
 from imel.runs.stored import find_run
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, ConsoleMessage, FloatRect, ViewportSize
-
-Scheme = Literal["dark", "light"]
-CHROMIUM = shutil.which("chromium")
-ARTEFACTS = Path(__file__).parent / "artefacts"
-FLAGS = ["--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader"]
-
-playwright = pytest.importorskip("playwright.sync_api")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with playwright.sync_playwright() as running:
-        opened = running.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
@@ -63,65 +42,6 @@ def visit(opened: Visit) -> Iterator[Visit]:
     opened.page.wait_for_selector("#forget", state="detached")
     assert opened.page.locator("#undo").count() == 0
     assert opened.complaints == []
-
-
-class Visit:
-    """A tab with the page in it; whatever the page complains about is kept."""
-
-    def __init__(self, browser: Browser, address: str, width: int, scheme: Scheme) -> None:
-        size: ViewportSize = {"width": width, "height": 800 if width < 1500 else 1080}
-        self.page = browser.new_page(viewport=size, color_scheme=scheme)
-        self.complaints: list[str] = []
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", self._heard)
-        self.page.goto(address)
-        self.page.wait_for_selector("body[data-ready=map]")
-
-    def _heard(self, message: ConsoleMessage) -> None:
-        # That there are no pictures of remembered states is said on the page
-        if message.type == "error" and "/api/picture" not in message.location["url"]:
-            self.complaints.append(message.text)
-
-    def box(self) -> FloatRect:
-        """Where the map is in the window."""
-        box = self.page.locator("#map-a").bounding_box()
-        assert box is not None
-        return box
-
-    def text(self, selector: str) -> str:
-        return str(self.page.locator(selector).inner_text())
-
-    def click_memory(self, row: int) -> str:
-        """Click a memory on the map, once it answers to the mouse; what the map says of it."""
-        box = self.box()
-        x, y = self.page.evaluate(f"window.imelExplorer.map.plot.getScreenPosition({row})")
-        self.page.mouse.move(box["x"] + x, box["y"] + y, steps=4)
-        self.page.wait_for_selector("#tooltip:not([hidden])")
-        told = self.text("#tooltip")
-        self.page.mouse.click(box["x"] + x, box["y"] + y)
-        return told
-
-    def wait_for_episode(self) -> None:
-        """The policy is played when the page opens; wait until that is over."""
-        self.page.wait_for_function(
-            "document.querySelector('#scrub').max == 23"
-            " && document.querySelector('#toggle').textContent == '▶'"
-        )
-
-    def at_step(self, step: int) -> None:
-        """Wait until a step is reached, and its action is shown."""
-        self.page.wait_for_function(
-            "step => document.querySelector('#step-label').textContent.startsWith(`step ${step} `)"
-            " && document.body.dataset.answered?.startsWith(`${step} `)",
-            arg=step,
-        )
-
-    def keep(self, name: str) -> None:
-        if not os.environ.get("SCREENSHOTS"):
-            return
-        ARTEFACTS.mkdir(exist_ok=True)
-        self.page.wait_for_timeout(300)
-        self.page.screenshot(path=ARTEFACTS / f"{name}.png")
 
 
 def test_a_memory_is_found_and_forgotten_and_the_action_changes(

@@ -86,9 +86,11 @@ class Moody(gymnasium.Wrapper[Any, Any, Any, Any]):
         return observation + self.mood, *rest
 
 
-gymnasium.register(
-    "Moody-v0", lambda: Moody(gymnasium.make("MountainCarContinuous-v0")), max_episode_steps=500
-)
+def make_moody(**_: Any) -> gymnasium.Env[Any, Any]:
+    return Moody(gymnasium.make("MountainCarContinuous-v0"))
+
+
+gymnasium.register("Moody-v0", make_moody, max_episode_steps=500)
 
 
 def test_fault_01_an_environment_that_is_not_deterministic_is_not_passed_off_as_resumed(

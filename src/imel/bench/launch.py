@@ -5,7 +5,6 @@ Whoever launches again gets on with what is missing from the store.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
@@ -16,6 +15,7 @@ from imel.bench.processes import Processes
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
+from imel.envpool import usable_cores
 from imel.errors import ImelError
 
 
@@ -96,11 +96,7 @@ def _failed(run: Run, failure: Failure) -> dict[str, Any]:
 def choose_pool(ray: str | None, jobs: int | None) -> Pool:
     """Processes of this machine, or the Ray cluster at an address; a core each, all by default."""
     if ray is None:
-        return Processes(jobs or _cores())
+        return Processes(jobs or usable_cores())
     from imel.bench.ray_pool import RayPool
 
     return RayPool(ray, jobs)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

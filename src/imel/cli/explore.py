@@ -13,14 +13,16 @@ import tyro
 
 from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.errors import ImelError, SettingsError
+from imel.explorer import DEMO
 from imel.pictures.rendering import prepare_drawing
 
 _DESCRIPTION = """\
-Open a local web page over a run: a map of its memories, and for every step of an episode the
-memories that made the action. Forget some, and see what the policy does without them. Nothing
-on disk is changed.
+Open a local web page over a run: for every step of an episode the lessons that taught the action,
+or of one of the paper's policies the memories that made it. Forget some, and see what the policy
+does without them. Nothing on disk is changed.
 
 examples:
+  imel explore --demo
   imel explore runs/mountaincar
   imel explore runs/cheetah --port 9000 --no-browser
   imel explore model.safetensors --env Pendulum-v1"""
@@ -30,6 +32,8 @@ examples:
 class ExploreArguments(StoredRunArguments):
     """What is shown, and where it is served."""
 
+    demo: Flag = False
+    """Open a small trained run that comes with imel, in the place of RUN."""
     port: Annotated[int | None, tyro.conf.arg(metavar="PORT")] = None
     """Port to listen on. By default the first free one from 8642 on."""
     host: str = "127.0.0.1"
@@ -42,6 +46,8 @@ class ExploreArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
+    if "--demo" in argv:
+        argv = [str(DEMO), *argv]
     arguments: ExploreArguments = parse(ExploreArguments, argv, "imel explore", _DESCRIPTION)
     if arguments.port is not None and not 1 <= arguments.port < 1 << 16:
         raise SettingsError(f"port={arguments.port} is not between 1 and {(1 << 16) - 1}")
@@ -56,11 +62,11 @@ def run(argv: Sequence[str]) -> int:
     check_host(arguments.host, arguments.allow_remote)
     session = Session(arguments.open())
     try:
-        memories = session.prepare().rows  # a damaged model is refused here
+        insight = session.prepare()  # a damaged model is refused here
         with open_port(arguments.host, arguments.port) as listener:
             name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
             address = f"http://{name}:{listener.getsockname()[1]}/"
-            print(f"{session.run.title}: {memories:,} memories")
+            print(f"{session.run.title}: {insight.rows:,} {insight.kind}")
             print(f"{address}  (Ctrl+C ends it)", flush=True)
             if arguments.browser:
                 webbrowser.open(address)

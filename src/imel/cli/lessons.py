@@ -1,37 +1,54 @@
-"""`imel lessons`: the largest lessons of a run, and what the policy is without them."""
+"""`imel lessons`: the lessons of a run, what each is worth, and what the policy is without some."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from imel.cli.arguments import Flag, StoredRunArguments, parse
+from imel.cli.lesson_worth import (
+    drop_harmful,
+    judged_lessons,
+    mean_words,
+    progress_bar,
+    worth_of,
+    worth_words,
+)
 from imel.errors import ImelError
-from imel.explain import policy_without
 from imel.explain.lesson_words import episode_words, number, short
-from imel.explain.reduced import largest_lessons, lesson_sizes, random_lessons
-from imel.pictures.lessons import Deletion, LessonHistory, deletion_figure, lessons_figure
+from imel.explain.reduced import lesson_sizes
+from imel.explain.worth import Worth
+from imel.pictures.lessons import DeletionCurve, LessonHistory, deletion_figure, lessons_figure
 from imel.policy import ImelPolicy, RidgePolicy
-from imel.runs.evaluation import EVALUATION_SEED, evaluate
+from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.layout import DELETION, LESSONS
+from imel.runs.lessons import Deletion, delete_lessons
 from imel.runs.stored import StoredRun
+
+Array = NDArray[Any]
 
 _DESCRIPTION = """\
 List the largest lessons of a RidgePolicy's run, and draw when they were taught into lessons.png.
 The size of a lesson is what it adds to the action: the root mean square over remembered states.
 
-With --deletion also evaluate the policy without its largest lessons, and without as many at random:
-what this policy does without what it was taught there, not what another run would have become.
+--worth asks which lessons help and which harm: what each is worth to the return, to first order,
+by the policy gradient of fresh episodes. --drop-harmful evaluates the policy without those that
+harm, on other starts. --deletion evaluates it without the largest lessons, without those of the
+episodes most alike, and without as many at random.
+
+All of it is about this policy without what it was taught there, not about what another run would
+have become.
 
 examples:
   imel lessons runs/cheetah
+  imel lessons runs/cheetah --worth --gradient-episodes 64
   imel lessons runs/cheetah --deletion --episodes 20"""
 
-_SHARES = (0.01, 0.05, 0.2)
 _DOTS_PER_INCH = 130
 
 
@@ -41,9 +58,16 @@ class LessonsArguments(StoredRunArguments):
 
     count: int = 10
     """How many lessons are listed."""
+    worth: Flag = False
+    """Estimate what each lesson is worth to the return, with a standard error."""
+    drop_harmful: Flag = False
+    """Evaluate the policy without the lessons that are worth less than nothing by two standard
+    errors, and without as many at random. Implies --worth."""
+    gradient_episodes: int = 32
+    """Episodes with sampled actions, for the policy gradient of --worth."""
     deletion: Flag = False
-    """Evaluate the policy without the largest 1 %, 5 % and 20 % of lessons, and without as many
-    at random; also draw deletion.png."""
+    """Evaluate the policy without the largest 1 %, 5 % and 20 % of lessons, the most similar, and
+    as many at random; also draw deletion.png."""
     episodes: int = 10
     """Deterministic episodes of each evaluation."""
     draws: int = 5
@@ -57,7 +81,41 @@ class LessonsArguments(StoredRunArguments):
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments: LessonsArguments = parse(LessonsArguments, argv, "imel lessons", _DESCRIPTION)
-    stored = arguments.open(count=1, episodes=1, draws=1)
+    stored = arguments.open(count=1, episodes=1, draws=1, gradient_episodes=4)
+    policy = _policy_of(stored)
+    judged = arguments.worth or arguments.drop_harmful
+    played = judged or arguments.deletion
+    env = stored.environment() if played else stored.env or stored.title
+    worth = (
+        worth_of(policy, env, stored, arguments.gradient_episodes, arguments.seed, arguments.json)
+        if judged
+        else None
+    )
+    history = history_of(policy, f"{env}: {len(policy.lessons):,} lessons", worth)
+    picture = stored.folder / LESSONS
+    lessons_figure(history).savefig(picture, dpi=_DOTS_PER_INCH)
+    document: dict[str, Any] = {
+        "model": str(stored.model_path),
+        "lessons": largest_first(history, arguments.count),
+        "picture": str(picture),
+    }
+    lines = [*_listed(history, document["lessons"]), f"picture: {picture}"]
+    if worth is not None:
+        document["worth"] = {"episodes": worth.episodes, **judged_lessons(worth, policy)}
+        lines += worth_words(worth)
+    if arguments.drop_harmful and worth is not None:
+        document["dropped"], said = drop_harmful(
+            policy, worth, env, arguments.episodes, arguments.draws, arguments.seed
+        )
+        lines += said
+    if arguments.deletion:
+        document["deletion"], said = _delete(policy, stored, env, arguments)
+        lines += said
+    print(json.dumps(document, indent=2) if arguments.json else "\n".join(lines))
+    return 0
+
+
+def _policy_of(stored: StoredRun) -> RidgePolicy:
     policy = ImelPolicy.load(str(stored.model_path))
     if not isinstance(policy, RidgePolicy):
         raise ImelError(
@@ -66,99 +124,100 @@ def run(argv: Sequence[str]) -> int:
         )
     if not len(policy.lessons):
         raise ImelError(f"the policy in {stored.model_path} has had no lesson yet")
-    env = stored.environment() if arguments.deletion else stored.env or stored.title
-    history = history_of(policy, f"{env}: {len(policy.lessons):,} lessons")
-    picture = stored.folder / LESSONS
-    lessons_figure(history).savefig(picture, dpi=_DOTS_PER_INCH)
-    document: dict[str, Any] = {
-        "model": str(stored.model_path),
-        "lessons": largest_first(history, arguments.count),
-        "picture": str(picture),
-    }
-    if not arguments.json:
-        _print_lessons(history, document["lessons"])
-        print(f"picture: {picture}")
-    if arguments.deletion:
-        document["deletion"] = _delete(policy, stored, env, arguments)
-    if arguments.json:
-        print(json.dumps(document, indent=2))
-    return 0
+    return policy
 
 
-def history_of(policy: RidgePolicy, title: str) -> LessonHistory:
+def history_of(policy: RidgePolicy, title: str, worth: Worth | None = None) -> LessonHistory:
     """Return the lessons of a policy with their sizes, in the order in which they began."""
     names = ("episodes", "counts", "starts", "ends")
     columns = {name: policy.lessons.column(name).cpu().numpy() for name in names}
     returns = policy.lessons.column("returns").cpu().numpy() / columns["counts"]
-    return LessonHistory(title, **columns, returns=returns, sizes=lesson_sizes(policy))
+    judged = {} if worth is None else {"worth": worth.values, "errors": worth.errors}
+    return LessonHistory(title, **columns, returns=returns, sizes=lesson_sizes(policy), **judged)
 
 
 def largest_first(history: LessonHistory, count: int) -> list[dict[str, Any]]:
     """Return the largest lessons as rows."""
-    names = ("episodes", "counts", "starts", "ends", "returns", "sizes")
+    names = ["episodes", "counts", "starts", "ends", "returns", "sizes"]
+    names += ["worth", "errors"] if history.worth is not None else []
     return [
         {name: getattr(history, name)[i].item() for name in names}
         for i in np.argsort(-history.sizes, kind="stable")[:count]
     ]
 
 
-def _print_lessons(history: LessonHistory, rows: list[dict[str, Any]]) -> None:
+def _listed(history: LessonHistory, rows: list[dict[str, Any]]) -> list[str]:
     total = float(np.square(history.sizes).sum()) or 1.0
     shown = sum(row["sizes"] ** 2 for row in rows) / total
-    print(f"{history.title}; the {len(rows)} largest have {shown:.0%} of the sum of squared sizes")
-    print(f"{'size':>7}  {'episode':>11}  {'steps of run':>15}  {'return':>9}")
+    judged = f"  {'worth':>16}" if history.worth is not None else ""
+    lines = [
+        f"{history.title}; the {len(rows)} largest have {shown:.0%} of the sum of squared sizes",
+        f"{'size':>7}  {'episode':>11}  {'steps of run':>15}  {'return':>9}{judged}",
+    ]
     for row in rows:
         steps = f"{short(row['starts'])} to {short(row['ends'])}"
         episode = episode_words(row["episodes"], row["counts"])
-        print(f"{row['sizes']:>7.3f}  {episode:>11}  {steps:>15}  {number(row['returns']):>9}")
+        line = f"{row['sizes']:>7.3f}  {episode:>11}  {steps:>15}  {number(row['returns']):>9}"
+        if judged:
+            line += f"  {number(row['worth']):>7} ± {number(row['errors']):<6}"
+        lines.append(line)
+    return lines
+
+
+# --- without some lessons ---
 
 
 def _delete(
     policy: RidgePolicy, stored: StoredRun, env: str, arguments: LessonsArguments
-) -> dict[str, Any]:
-    """Evaluate the policy without some of its lessons; print a table and draw a curve."""
-
-    def returns(lessons: Any) -> Any:
-        reduced = policy_without(policy, lessons=lessons)
-        return np.array(evaluate(reduced, env, arguments.episodes, arguments.seed).returns)
-
-    whole, deletions = returns([]), list[Deletion]()
-    for share in _SHARES:
-        count = max(1, round(share * len(policy.lessons)))
-        largest = returns(largest_lessons(policy, count))
-        seeds = range(arguments.seed, arguments.seed + arguments.draws)
-        drawn = [returns(random_lessons(policy, count, seed)).mean() for seed in seeds]
-        deletions.append(Deletion(share, count, largest, np.array(drawn)))
+) -> tuple[dict[str, Any], list[str]]:
+    """Evaluate the policy without some of its lessons; draw a curve."""
+    with progress_bar("deletion", arguments.json) as progress:
+        whole, deletions = delete_lessons(
+            policy, env, arguments.episodes, arguments.draws, arguments.seed, progress
+        )
     path = stored.folder / DELETION
     title = f"{env}: without some of {len(policy.lessons):,} lessons"
-    deletion_figure(title, whole, deletions).savefig(path, dpi=_DOTS_PER_INCH)
-    if not arguments.json:
-        print(
-            f"\ndeterministic return over {arguments.episodes} episodes (mean ± deviation; at "
-            f"random that of {arguments.draws} draws)"
+    curves = [
+        DeletionCurve(
+            [each.share for each in deletions],
+            [getattr(each, kind).returns for each in deletions],
+            [getattr(each, kind).shift for each in deletions],
         )
-        print(f"{'without':<22}  {'the largest':>18}  {'at random':>18}")
-        print(f"{'nothing':<22}  {_mean(whole):>18}  {_mean(whole):>18}")
-        for each in deletions:
-            name = f"{each.share:.0%} ({each.count} lesson{'s' if each.count > 1 else ''})"
-            print(f"{name:<22}  {_mean(each.largest):>18}  {_mean(each.random):>18}")
-        print(f"picture: {path}")
-    return {
+        for kind in ("largest", "similar", "random")
+    ]
+    deletion_figure(title, whole, *curves).savefig(path, dpi=_DOTS_PER_INCH)
+    lines = [*_deletion_words(whole, deletions, arguments), f"picture: {path}"]
+    document = {
         "episodes": arguments.episodes,
         "draws": arguments.draws,
         "whole": whole.tolist(),
-        "without": [
-            {
-                "share": each.share,
-                "count": each.count,
-                "largest": each.largest.tolist(),
-                "random": each.random.tolist(),
-            }
-            for each in deletions
-        ],
+        "without": [_plain(asdict(each)) for each in deletions],
         "picture": str(path),
     }
+    return document, lines
 
 
-def _mean(returns: Any) -> str:
-    return f"{number(float(returns.mean()))} ± {number(float(returns.std()))}"
+def _deletion_words(
+    whole: Array, deletions: Sequence[Deletion], arguments: LessonsArguments
+) -> list[str]:
+    lines = [
+        f"\ndeterministic return over {arguments.episodes} episodes (mean ± deviation; at random "
+        f"that of {arguments.draws} draws), and in brackets the change of the action",
+        f"{'without':<20}  {'the largest':>24}  {'the most similar':>24}  {'at random':>24}",
+        f"{'nothing':<20}" + f"  {mean_words(whole):>17} (0.00)" * 3,
+    ]
+    for each in deletions:
+        name = f"{each.share:.0%} ({each.count} lesson{'s' if each.count > 1 else ''})"
+        cells = (
+            f"  {mean_words(removal.returns):>17} ({removal.shift:.2f})"
+            for removal in (each.largest, each.similar, each.random)
+        )
+        lines.append(f"{name:<20}{''.join(cells)}")
+    return lines
+
+
+def _plain(value: Any) -> Any:
+    """Return the same with lists for arrays."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value

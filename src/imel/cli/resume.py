@@ -14,7 +14,8 @@ from imel.runs import layout
 
 _DESCRIPTION = """\
 Go on with a run that was stopped or killed, from its last checkpoint. It ends bit for bit as it
-would have ended without the interruption: weights, memory and logged metrics.
+would have ended without the interruption: weights, memory and logged metrics. Episodes under way
+go on where they were.
 
 examples:
   imel resume runs/cheetah
@@ -28,7 +29,8 @@ class ResumeArguments:
     run: RunPath
     """The run directory."""
     allow_differences: Flag = False
-    """Go on although library versions differ. The end is then another one."""
+    """Go on although settings, library versions, threads or device differ from those of the
+    checkpoint. The end is then another one."""
     fall_back: Flag = False
     """If the newest checkpoint is damaged, use the newest that is whole."""
 

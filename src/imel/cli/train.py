@@ -59,7 +59,8 @@ class FileArguments:
     """Continue the run in --run-dir from its last checkpoint, bit for bit; start it if there is
     none."""
     allow_differences: Flag = False
-    """Resume although settings or library versions differ. The end is then another one."""
+    """Resume although settings, library versions, threads or device differ. The end is then another
+    one."""
     config: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """Take settings from a file, such as another run's config.json. Flags win."""
 

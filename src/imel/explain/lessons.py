@@ -199,8 +199,7 @@ def explain_lessons(
     with torch.no_grad():
         normalised = policy.normaliser(states)
         features = policy.features(normalised)  # [T, d_phi]
-        coefficients = ledger.column("coefficients")  # [L, d_phi, d_a]
-        contributions = torch.einsum("tp,lpa->tla", features, coefficients)
+        contributions = contributions_at(policy, features)
         sensitivity = policy.features.gradient(normalised, policy.coefficients.float())
         means = policy.act(states)[0]
     familiar = np.full(len(states), np.nan)
@@ -220,6 +219,12 @@ def explain_lessons(
         )
         for i in range(len(states))
     ]
+
+
+def contributions_at(policy: RidgePolicy, features: Tensor) -> Tensor:
+    """Return what each lesson adds to the mean: phi(s)^T theta_e."""  # [T, d_phi] -> [T, L, d_a]
+    # A batched product over the lessons: einsum would copy all coefficients into another order
+    return (features @ policy.lessons.column("coefficients")).transpose(0, 1)
 
 
 def _table(policy: RidgePolicy, contributions: Tensor) -> LessonContributions:

@@ -25,6 +25,9 @@ R = TypeVar("R", bound=RidgePolicy)
 Rows = Sequence[int] | Sequence[bool] | NDArray[Any]
 """Places in the memory, or for each of them whether it is meant; or numbers of episodes."""
 
+_COMPARED = 64
+"""States at most with which the kept states of lessons are compared."""
+
 
 def policy_without(
     policy: P,
@@ -162,3 +165,26 @@ def random_lessons(policy: RidgePolicy, count: int, seed: int) -> NDArray[Any]:
     """Return the episodes of as many lessons drawn at random."""
     episodes: NDArray[Any] = policy.lessons.column("episodes").cpu().numpy()
     return np.random.default_rng(seed).permutation(episodes)[:count]
+
+
+def similar_lessons(policy: RidgePolicy, states: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return the episodes of the lessons whose kept states are most like some states.
+
+    Likeness is the distance of each state to the nearest one that is kept of the lesson, in
+    normalised units, on average. It is what one would guess without knowing the policy.
+    """
+    kept = policy.lessons.column("samples")  # [L, k, d_s]
+    with torch.no_grad():
+        some = torch.as_tensor(states[:: -(-len(states) // _COMPARED)], device=policy.device)
+        places = policy.normaliser(kept.flatten(0, 1))
+        distances = torch.cdist(policy.normaliser(some), places)  # [n, L k]
+    order = (
+        distances.view(len(some), *kept.shape[:2])
+        .amin(dim=2)
+        .mean(dim=0)
+        .argsort(stable=True)
+        .cpu()
+        .numpy()
+    )
+    episodes: NDArray[Any] = policy.lessons.column("episodes").cpu().numpy()[order[:count]]
+    return episodes

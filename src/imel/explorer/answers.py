@@ -19,7 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
+from imel.explain.lesson_words import episode_words, short
 from imel.explorer.insight import Answer, Insight
+from imel.explorer.lessons import LessonInsight
+from imel.names import DimensionNames
 from imel.pictures.curve import read_curve
 from imel.pictures.nearby import episode_trend
 from imel.runs import layout
@@ -35,27 +38,72 @@ _DOTS = 2000
 """Episodes of the learning curve that are drawn as dots."""
 
 
-def describe(insight: Insight) -> dict[str, Any]:
+def describe(insight: Insight, names: DimensionNames) -> dict[str, Any]:
     """A model in a few numbers."""
     return {
         "policy": type(insight.policy).__name__,
+        "kind": insight.kind,
         "rows": insight.rows,
+        "last_step": insight.last_step,
         "forgotten": int(insight.forgotten.sum()),
         "weighted": insight.weighted,
+        "projection": insight.first_projection,
         "has_features": insight.has_features,
-        "state_dim": insight.column("states").shape[1],
-        "action_dim": insight.column("actions").shape[1],
+        "state_names": names.state,
+        "action_names": names.action,
     }
 
 
-def describe_answer(insight: Insight, answer: Answer) -> tuple[dict[str, Any], dict[str, Array]]:
-    """An action, and the memories behind it: those that light up, and a few in words."""
+def describe_step(insight: Insight, state: Array) -> tuple[dict[str, Any], dict[str, Array]]:
+    """An action, and what is behind it: lessons or memories."""
+    if isinstance(insight, LessonInsight):
+        return _describe_lessons(insight, state)
+    return _describe_memories(insight, insight.answer(state))
+
+
+def _describe_lessons(
+    insight: LessonInsight, state: Array
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The share of every lesson, and the largest in words, with the state of each most alike."""
+    why, rows = insight.why(state)
+    along = why.along
+    signed = along / (float(np.maximum(along, 0.0).sum()) or 1.0)  # [L]
+    shares = np.zeros(insight.rows, dtype=np.float32)
+    shares[rows] = signed
+    order = np.argsort(-np.abs(signed), kind="stable")
+    listed = order[~insight.forgotten[rows[order]]][:_LISTED]
+    alike = insight.alike(state, rows[listed])
+    lessons = why.lessons
+    document = {
+        "mean": why.mean.tolist(),
+        "std": insight.left.std.tolist(),
+        "familiarity": None if np.isnan(why.familiarity) else why.familiarity,
+        "sentence": why.sentence().rpartition(": ")[2],
+        "depends": why.sensitivity_sentence(),
+        "lessons": [
+            {
+                "row": int(rows[i]),
+                "name": episode_words(lessons.episodes[i], lessons.counts[i]),
+                "steps": f"{short(lessons.steps[i, 0])} to {short(lessons.steps[i, 1])}",
+                "return": float(lessons.returns[i]),
+                "share": float(signed[i]),
+                "adds": lessons.contributions[i].tolist(),
+                "moment": int(moment),
+            }
+            for i, moment in zip(listed, alike, strict=True)
+        ],
+    }
+    lit = np.argsort(-np.abs(shares), kind="stable")[:_LIT]
+    return document, {"shares": shares, "rows": lit, "weights": shares[lit]}
+
+
+def _describe_memories(insight: Insight, answer: Answer) -> tuple[dict[str, Any], dict[str, Array]]:
+    """The memories that light up, and a few in words."""
     document: dict[str, Any] = {
         "mean": answer.mean.tolist(),
         "std": answer.std.tolist(),
         "anchor": None if answer.anchor is None else answer.anchor.tolist(),
         "exact": answer.exact,
-        "lessons": answer.lessons,
         "familiarity": answer.familiarity,
         "effective_neighbours": answer.effective_neighbours,
         "covered": 0.0,
@@ -83,7 +131,7 @@ def describe_answer(insight: Insight, answer: Answer) -> tuple[dict[str, Any], d
 
 def describe_memory(insight: Insight, row: int) -> dict[str, Any]:
     """One memory in full."""
-    if row >= insight.rows:
+    if row >= len(insight.policy.memory):
         raise ImelError(f"there is no memory {row}")
     vectors = ("states", "actions", "means", "improved_means")
     numbers = ("advantages", "rewards", "episodes", "steps", "iterations")

@@ -8,8 +8,8 @@ from fastapi import APIRouter, Depends, Query, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from imel.explorer.answers import MEDIA_TYPE, describe, describe_answer, describe_memory, pack
-from imel.explorer.memory_map import Colour, Projection, colouring
+from imel.explorer.answers import MEDIA_TYPE, describe, describe_memory, describe_step, pack
+from imel.explorer.insight import Colour, Projection
 from imel.explorer.session import Session
 
 Array = NDArray[Any]
@@ -74,9 +74,15 @@ def make_router(session: Session) -> APIRouter:
     """All questions, about one session."""
     router = APIRouter(prefix="/api")
     _add_models(router, session)
+    _add_pictures(router, session)
     _add_episodes(router, session)
     _add_actions(router, session)
     return router
+
+
+def _described(session: Session, key: str) -> dict[str, Any]:
+    insight = session.insight(key)
+    return describe(insight, session.names_for(insight.policy))
 
 
 def _add_models(router: APIRouter, session: Session) -> None:
@@ -87,7 +93,7 @@ def _add_models(router: APIRouter, session: Session) -> None:
             "title": files.title,
             "env": files.env,
             "curve": session.curve,
-            "newest": describe(session.insight(session.newest)),
+            "newest": _described(session, session.newest),
             "models": [
                 {"key": f"m{number}"}
                 | {n: getattr(stored, n) for n in ("label", "iteration", "timesteps", "problem")}
@@ -97,7 +103,7 @@ def _add_models(router: APIRouter, session: Session) -> None:
 
     @router.get("/model")
     def model(model: ModelKey) -> dict[str, Any]:
-        return describe(session.insight(model))
+        return _described(session, model)
 
     @router.get("/map")
     def points(model: ModelKey, on: OnMap) -> Response:
@@ -106,16 +112,16 @@ def _add_models(router: APIRouter, session: Session) -> None:
 
     @router.get("/colour")
     def colour(model: ModelKey, frame: ModelKey, by: Colour, dimension: Dimension = 0) -> Response:
-        made = colouring(session.insight(model), session.insight(frame), by, dimension)
+        made = session.colours(model, frame, by, dimension)
         names = ("label", "low", "high", "diverging")
         return _packed({name: getattr(made, name) for name in names}, {"values": made.values})
 
     @router.get("/columns")
     def columns(model: ModelKey) -> Response:
-        insight = session.insight(model)
-        names = ("episodes", "steps", "iterations", "advantages", "rewards")
-        return _packed({}, {name: insight.column(name) for name in names})
+        return _packed({}, session.insight(model).table())
 
+
+def _add_pictures(router: APIRouter, session: Session) -> None:
     @router.get("/memory")
     def memory(model: ModelKey, row: Row) -> dict[str, Any]:
         return describe_memory(session.insight(model), row)
@@ -123,6 +129,10 @@ def _add_models(router: APIRouter, session: Session) -> None:
     @router.get("/picture")
     def picture(model: ModelKey, row: Row) -> Response:
         return Response(session.picture_of(model, row), media_type="image/jpeg")
+
+    @router.get("/moment")
+    def moment(model: ModelKey, row: Row, number: Row) -> Response:
+        return Response(session.moment_of(model, row, number), media_type="image/jpeg")
 
 
 def _add_episodes(router: APIRouter, session: Session) -> None:
@@ -153,17 +163,21 @@ def _add_episodes(router: APIRouter, session: Session) -> None:
         states, _, _ = session.episode(episode).arrays()
         if not len(states):
             return _packed({}, {})
-        plane = session.plane(*on)
         means, stds = session.insight(model).act(states)
-        return _packed({}, {"points": plane.points(states), "means": means, "stds": stds})
+        points = session.plane(*on).points(states)
+        placed = {} if points is None else {"points": points}
+        return _packed({}, {**placed, "means": means, "stds": stds})
 
     @router.get("/step")
     def step(episode: Name, step: Row, model: ModelKey, on: OnMap) -> Response:
         insight = session.insight(model)
         state = session.episode(episode).observation(step)
-        position = session.plane(*on).points(state[None])[0]
-        document, arrays = describe_answer(insight, insight.answer(state))
-        where = {"state": state.tolist(), "position": position.tolist()}
+        position = session.plane(*on).points(state[None])
+        document, arrays = describe_step(insight, state)
+        where = {
+            "state": state.tolist(),
+            "position": None if position is None else position[0].tolist(),
+        }
         return _packed({**document, **where}, arrays)
 
 
@@ -171,7 +185,7 @@ def _add_actions(router: APIRouter, session: Session) -> None:
     @router.post("/forget")
     def forget(body: ForgetBody) -> dict[str, Any]:
         key = session.forget(body.model, body.rows)
-        return {"model": key, **describe(session.insight(key))}
+        return {"model": key, **_described(session, key)}
 
     @router.post("/play")
     def play(body: PlayBody) -> dict[str, str]:

@@ -1,13 +1,14 @@
-"""What the explorer asks of a policy; the only place where it looks inside one.
+"""What the explorer asks of a policy that is made of memories.
 
 An `Insight` is a policy seen as memories with shares in its answers. Rows are those of the memory
-as it was loaded: they keep their numbers when some of them are left out.
+as it was loaded: they keep their numbers when some of them are left out. A `RidgePolicy` is made of
+lessons instead: see `lessons`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,9 +18,11 @@ from torch import Tensor
 from imel.errors import ImelError
 from imel.explain import familiarity_of, policy_without
 from imel.interpolators.base import Weighted, effective_neighbours
-from imel.policy import ImelPolicy, MkiPolicy, PaperPolicy, RidgePolicy
+from imel.policy import ImelPolicy, MkiPolicy, PaperPolicy
 
 Array = NDArray[Any]
+Projection = Literal["features", "states", "dimensions", "run", "taught"]
+Colour = Literal["advantage", "age", "return", "reward", "action", "improved", "size"]
 
 _WEIGHTS_AT_ONCE = 1 << 23
 """Shares held in memory while many states are answered: 32 MiB of float32."""
@@ -39,30 +42,27 @@ class Answer:
     exact."""
     exact: bool = False
     """Whether the mean *is* the sum of the contributions."""
-    lessons: int | None = None
-    """How many episodes taught a `RidgePolicy`. A memory's contribution is then its share of what
-    its episode taught."""
     effective_neighbours: float | None = None
 
 
 class Insight:
     """A policy with all of its memory, or with some of it left out."""
 
+    kind = "memories"
+    """What its rows are: the points of the map, which can be forgotten."""
+
     def __init__(self, policy: ImelPolicy, forgotten: Array | None = None) -> None:
         self.policy = policy
-        self.rows = len(policy.memory)
+        self.rows = self._count()
         self.forgotten = np.zeros(self.rows, dtype=bool) if forgotten is None else forgotten
         self.left = policy if forgotten is None else self._reduced()
         """The policy that answers."""
 
-    def _reduced(self) -> ImelPolicy:
-        """Return the policy without what is forgotten: memories, or the lessons they belong to."""
-        if isinstance(self.policy, RidgePolicy):
-            return policy_without(self.policy, lessons=self._episodes(self.forgotten))
-        return policy_without(self.policy, self.forgotten)
+    def _count(self) -> int:
+        return len(self.policy.memory)
 
-    def _episodes(self, rows: Array) -> Array:
-        return np.unique(self.column("episodes")[rows])
+    def _reduced(self) -> ImelPolicy:
+        return policy_without(self.policy, self.forgotten)
 
     def require_memories(self) -> None:
         """Refuse to be asked about an empty memory."""
@@ -70,15 +70,24 @@ class Insight:
             raise ImelError("the model remembers nothing yet: it has not been trained")
 
     def without(self, rows: Array) -> Insight:
-        """Return the same policy without some more of its memories.
+        """Return the same policy without some more of its memories."""
+        return Insight(self.policy, self.and_forgotten(rows))
 
-        Of a `RidgePolicy` whole lessons are taken back: all memories of the same episodes go.
-        """
+    def and_forgotten(self, rows: Array) -> Array:
+        """Return for each row whether it is forgotten when some more are."""
         forgotten = self.forgotten.copy()
         forgotten[rows] = True
-        if isinstance(self.policy, RidgePolicy):
-            forgotten |= np.isin(self.column("episodes"), self._episodes(forgotten))
-        return Insight(self.policy, forgotten)
+        return forgotten
+
+    def table(self) -> dict[str, Array]:
+        """Return the columns that a page needs of every row."""
+        names = ("episodes", "steps", "iterations", "advantages", "rewards")
+        return {name: self.column(name) for name in names}
+
+    @property
+    def last_step(self) -> int | None:
+        """The environment steps of the run after the last of its rows, if that is known."""
+        return None
 
     def column(self, name: str) -> Array:
         """A column of the memory, all rows of it."""
@@ -103,12 +112,15 @@ class Insight:
         return isinstance(self.policy, MkiPolicy)
 
     @property
+    def first_projection(self) -> Projection:
+        """The map that is shown first."""
+        return "features" if self.has_features else "states"
+
+    @property
     def weighted(self) -> bool:
         """Whether each memory has a share in every answer."""
         policy = self.left
-        return isinstance(policy, RidgePolicy) or (
-            isinstance(policy, PaperPolicy) and isinstance(policy.conditioned, Weighted)
-        )
+        return isinstance(policy, PaperPolicy) and isinstance(policy.conditioned, Weighted)
 
     def act(self, states: Array) -> tuple[Array, Array]:
         """mu and sigma at many raw states."""  # [T, d_s] -> [T, d_a], [T, d_a]
@@ -129,8 +141,6 @@ class Insight:
         if not self.policy.distribution.scaled:
             std = np.zeros_like(std)
         answer = Answer(mean, std, familiarity)
-        if isinstance(self.left, RidgePolicy):
-            return replace(answer, **self._lessons(self.left, states))
         assert isinstance(self.left, PaperPolicy)
         conditioned = self.left.conditioned
         if not isinstance(conditioned, Weighted):
@@ -148,24 +158,6 @@ class Insight:
             exact=conditioned.exact,
             effective_neighbours=float(effective_neighbours(shares.abs()[None])),
         )
-
-    def _lessons(self, policy: RidgePolicy, states: Tensor) -> dict[str, Any]:
-        """Return what the episodes of the memories taught, spread over their memories."""
-        lessons = policy.lessons
-        with torch.no_grad():
-            features = policy.features(policy.normaliser(states))[0]  # [d_phi]
-            taught = torch.einsum("p,lpa->la", features, lessons.column("coefficients"))  # [L, d_a]
-        places = lessons.places(policy.memory.column("episodes")).cpu()
-        remembered = torch.bincount(places, minlength=len(lessons))
-        parts = (taught.cpu() / remembered.clamp_min(1)[:, None])[places]  # [N, d_a]
-        sizes = parts.norm(dim=1)
-        norms = taught.norm(dim=1)
-        return {
-            "weights": (sizes / norms.sum().cpu().clamp_min(1e-30)).numpy(),
-            "contributions": parts.numpy(),
-            "lessons": len(lessons),
-            "effective_neighbours": float(effective_neighbours(norms[None])),
-        }
 
     def _spread(self, values: Tensor) -> Array:
         """Values of the rows that are left, at those rows' own numbers, and zero elsewhere."""

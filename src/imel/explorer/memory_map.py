@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.explorer.insight import Insight
+from imel.explorer.insight import Colour, Insight, Projection
 from imel.pictures.plane import principal_components
 
 Array = NDArray[Any]
-Projection = Literal["features", "states", "dimensions"]
-Colour = Literal["advantage", "age", "return", "reward", "action", "improved"]
 
-_INSIDE = 0.9
+INSIDE = 0.9
 """The memories fill this part of the map's [-1, 1] square."""
 _SAMPLE = 20_000
 """Memories from which principal components are computed."""
@@ -39,6 +37,10 @@ class Plane:
     _centre: Array  # [2]
     _scale: Array  # [2]
 
+    def rows(self, insight: Insight) -> Array:
+        """Where the memories of a model lie."""  # [N, 2]
+        return self.points(insight.column("states"))
+
     def points(self, states: Array) -> Array:
         """Where raw states lie, nearly all memories it was made from within [-1, 1]."""  # [n, 2]
         along = (self._space(states) - self._origin) @ self._directions.T
@@ -54,6 +56,8 @@ def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1)
         "states": insight.normalised,
         "dimensions": np.asarray,
     }
+    if projection not in spaces:
+        raise ImelError(f"memories have no map by '{projection}'")
     space = spaces[projection]
     coordinates = space(states).astype(np.float64)
     width = coordinates.shape[1]
@@ -71,7 +75,7 @@ def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1)
         labels = (first, second)
     along = (coordinates - origin) @ directions.T
     low, high = np.percentile(along, [0.2, 99.8], axis=0)  # a few strays may lie further out
-    scale = 2.0 * _INSIDE / np.maximum(high - low, 1e-9)
+    scale = 2.0 * INSIDE / np.maximum(high - low, 1e-9)
     return Plane(labels, space, origin, directions, (low + high) / 2, scale)
 
 
@@ -95,7 +99,12 @@ def colouring(insight: Insight, frame: Insight, by: Colour, dimension: int = 0) 
         each.require_memories()
     values, label = _quantity(insight, by, dimension)
     diverging = by in ("advantage", "action", "improved")
-    low, high = np.percentile(_quantity(frame, by, dimension)[0], [1.0, 99.0])
+    return scaled_colours(values, _quantity(frame, by, dimension)[0], label, diverging)
+
+
+def scaled_colours(values: Array, among: Array, label: str, diverging: bool = False) -> Colouring:
+    """Return values as colours on the scale of others."""
+    low, high = np.percentile(among, [1.0, 99.0])
     if diverging:
         high = max(abs(low), abs(high))
         low = -high
@@ -113,6 +122,8 @@ def _quantity(insight: Insight, by: Colour, dimension: int) -> tuple[Array, str]
         return insight.column("iterations").astype(np.float64), "iteration that made it"
     if by == "return":
         return episode_returns(insight), "return of its episode, as far as remembered"
+    if by == "size":
+        raise ImelError("lessons have a size, memories have none")
     actions = insight.column("actions" if by == "action" else "improved_means")
     if not 0 <= dimension < actions.shape[1]:
         raise ImelError(f"actions have dimensions 0 to {actions.shape[1] - 1}, not {dimension}")

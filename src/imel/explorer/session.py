@@ -6,23 +6,33 @@ asking for the old name again. What has not been used for long is dropped, files
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.explorer.answers import describe_curve
+from imel.explorer.answers import describe_curve, describe_step
 from imel.explorer.episodes import Episode, record, remembered
-from imel.explorer.insight import Insight
+from imel.explorer.insight import Colour, Insight, Projection
 from imel.explorer.jobs import Job, Jobs
-from imel.explorer.memory_map import Plane, Projection, make_plane
+from imel.explorer.lessons import (
+    LessonInsight,
+    LessonPlane,
+    insight_of,
+    lesson_colours,
+    make_lesson_plane,
+)
+from imel.explorer.memory_map import Colouring, Plane, colouring, make_plane
+from imel.names import DimensionNames, names_for, names_of
 from imel.pictures.rendering import UnclearStateError, picture, pose
 from imel.playing import Environment, make_environment
 from imel.policy import ImelPolicy
@@ -31,6 +41,7 @@ from imel.runs.stored import StoredRun
 
 Array = NDArray[Any]
 Value = TypeVar("Value")
+AnyPlane = Plane | LessonPlane
 
 _KEY = re.compile(r"m(\d{1,4})(e\d{1,6})?")
 
@@ -63,11 +74,12 @@ class Session:
         self.jobs = Jobs()
         self._insights: Recent[Insight] = Recent(8)
         self._forgotten: Recent[Array] = Recent(256)
-        self._planes: Recent[Plane] = Recent(32)
+        self._planes: Recent[AnyPlane] = Recent(32)
         self._points: Recent[Array] = Recent(8)
         self._episodes: Recent[Episode] = Recent(8)
         self._returns: Recent[list[float]] = Recent(256)
         self._pictures: Recent[bytes] = Recent(1024)
+        self._names: DimensionNames | None = None
         self._numbers = itertools.count(1)
         # Drawing contexts belong to a thread: one thread draws all remembered states
         self._painter = ThreadPoolExecutor(1, thread_name_prefix="painter")
@@ -90,9 +102,20 @@ class Session:
         key = self.newest
         insight = self.insight(key)
         if insight.rows:
-            self.points(key, key, "features" if insight.has_features else "states", 0, 1)
-            insight.answer(insight.column("states")[0])  # which computes what all answers share
+            self.points(key, key, insight.first_projection, 0, 1)
+            describe_step(insight, insight.column("states")[0])  # computes what all answers share
         return insight
+
+    def names_for(self, policy: ImelPolicy) -> DimensionNames:
+        """Return the names of a model's dimensions, as the environment gives them, or numbers."""
+        if self._names is None:
+            with (
+                contextlib.suppress(ImelError),
+                closing(make_environment(self._environment(), rendered=False)) as env,
+            ):
+                self._names = names_of(env, *policy.dimensions)
+            self._names = self._names or names_for(None, *policy.dimensions)
+        return self._names
 
     # --- models ---
 
@@ -113,7 +136,8 @@ class Session:
         stored = self.run.models[number]
         if stored.problem is not None:
             raise ImelError(stored.problem)
-        return Insight(ImelPolicy.load(str(stored.path)))
+        policy = ImelPolicy.load(str(stored.path))
+        return insight_of(policy, self.names_for(policy))
 
     def forget(self, key: str, rows: list[int]) -> str:
         """The key of a copy that has never known some rows."""
@@ -127,19 +151,32 @@ class Session:
         self._insights.obtain(name, lambda: reduced)
         return name
 
-    def plane(self, key: str, projection: Projection, x: int, y: int) -> Plane:
+    def plane(self, key: str, projection: Projection, x: int, y: int) -> AnyPlane:
         """The map's plane; that of an edited model is the whole one's."""
         whole = key.partition("e")[0]
-        make = lambda: make_plane(self.insight(whole), projection, x, y)  # noqa: E731
+
+        def make() -> AnyPlane:
+            insight = self.insight(whole)
+            if isinstance(insight, LessonInsight):
+                return make_lesson_plane(insight, projection)
+            return make_plane(insight, projection, x, y)
+
         pair = (x, y) if projection == "dimensions" else None
         return self._planes.obtain((whole, projection, pair), make)
 
     def points(self, key: str, frame: str, projection: Projection, x: int, y: int) -> Array:
-        """Where a model's memories lie in the plane of the same or another one."""  # [N, 2]
+        """Where a model's memories or lessons lie in the plane of the same or another one."""
         whole = key.partition("e")[0]
         plane = self.plane(frame, projection, x, y)
-        make = lambda: plane.points(self.insight(whole).column("states"))  # noqa: E731
+        make = lambda: plane.rows(self.insight(whole))  # noqa: E731
         return self._points.obtain((whole, plane), make)
+
+    def colours(self, key: str, frame: str, by: Colour, dimension: int) -> Colouring:
+        """The colours of a model's memories or lessons, on the scale of another one's."""
+        insight, scale = self.insight(key), self.insight(frame)
+        if isinstance(insight, LessonInsight):
+            return lesson_colours(insight, scale, by)
+        return colouring(insight, scale, by, dimension)
 
     # --- episodes ---
 
@@ -204,6 +241,16 @@ class Session:
             raise ImelError(f"there is no memory {row}")
         number = int(key[1:].partition("e")[0])
         return self._pictures.obtain((number, row), lambda: self._painted(states[row]))
+
+    def moment_of(self, key: str, row: int, number: int) -> bytes:
+        """The environment in one of the states that are kept of a lesson."""
+        insight = self.insight(key)
+        if not isinstance(insight, LessonInsight):
+            raise ImelError(f"a {type(insight.policy).__name__} has no lessons")
+        state = insight.moment(row, number)
+        return self._pictures.obtain(
+            (key.partition("e")[0], row, number), lambda: self._painted(state)
+        )
 
     def _painted(self, state: Array) -> bytes:
         if self._cannot_pose is not None:

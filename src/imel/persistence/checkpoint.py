@@ -34,6 +34,11 @@ SCHEMA = 3
 """Counts the changes after which files of before can no longer be read."""
 _LARGEST_FILE, _LONGEST_MANIFEST = 8 << 30, 16 << 20
 """Bytes of a file and characters of a manifest that are read at all."""
+_UNBUILDABLE = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError),
+    *(RuntimeError, TypeError, ValueError),
+)
+"""What making a model of absurd values may raise."""
 _LIBRARIES = ("imel", "torch", "numpy", "gymnasium", "stable_baselines3", "mujoco")
 
 
@@ -183,8 +188,8 @@ def building(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())
+    except _UNBUILDABLE as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(f"{path} describes no model that can be built: {reason}") from None
 
 

@@ -67,6 +67,7 @@ class RunCheckpoints(BaseCallback):
         """Tell at the start where no episode could end between two checkpoints."""
         self._root = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
         model = self._algorithm
+        model.checkpointed = True
         between, limit = self.every * model.n_steps, _episode_limit(model)
         if limit is not None and limit > max(between, LONGEST if restorable(model) else 0):
             warnings.warn(
@@ -81,9 +82,8 @@ class RunCheckpoints(BaseCallback):
         model = self._algorithm
         if model.iteration == 0 or model.iteration % self.every:
             return
-        if model.iteration == model.resumed_iteration:
-            return  # it has just been read
-        if not self._save(model):
+        # The one it was resumed from is there already; its writer may not have come to tidy up
+        if model.iteration != model.resumed_iteration and not self._save(model):
             model.restart_environments()
         for old in checkpoints_in(self.folder)[: -self.keep]:
             old.unlink()

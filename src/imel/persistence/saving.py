@@ -70,6 +70,8 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
     """Made when the algorithm was; every file of the run carries it."""
     plan: Mapping[str, Any]
     """What else decides the outcome, such as the environment's id, where a command has set it."""
+    checkpointed: bool = False
+    """Whether a callback takes checkpoints of the run: then it has to know where it stands."""
     standing: Standing | None = None
     """What the rollout under way has changed, as it was before."""
     resumed_iteration: int | None = None

@@ -49,7 +49,7 @@ def environments_of(model: Any) -> dict[str, Tensor]:
 
 def restorable(model: Any) -> bool:
     """Return whether the environments can be put back where they were; a wrapper's state cannot."""
-    return getattr(type(model.env), "restorable", False)
+    return hasattr(type(model.env), "restorable") and bool(model.env.restorable)
 
 
 def pasts_of(model: Any) -> list[Past] | None:

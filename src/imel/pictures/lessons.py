@@ -19,6 +19,7 @@ from imel.pictures.nearby import draw_episodes, quiet_axes
 Array = NDArray[Any]
 
 _CURVE, _LESSON, _LARGEST, _RANDOM = "#2166ac", "#8a8a8a", "#d6604d", "#2166ac"
+_SIMILAR, _HELPS = "#e08214", "#1b7837"
 _MARKED, _CROWDED = 5, 0.05
 """Lessons marked; a label is on the left if another one follows within this share of the run."""
 
@@ -34,28 +35,35 @@ class LessonHistory:
     ends: Array  # [L]
     returns: Array  # [L] of an episode on average
     sizes: Array  # [L] what each adds to the action, root mean square
+    worth: Array | None = None  # [L] what each is worth to the return, to first order
+    errors: Array | None = None  # [L] its standard error
 
 
 @dataclass(frozen=True)
-class Deletion:
-    """The deterministic return without a share of the lessons."""
+class DeletionCurve:
+    """The policy without growing shares of its lessons, chosen in one way."""
 
-    share: float
-    count: int
-    largest: Array  # [episodes] returns without the largest lessons
-    random: Array  # [draws] mean returns without as many at random, for several draws
+    shares: Sequence[float]
+    returns: Sequence[Array]  # of episodes, or means of several draws
+    shifts: Sequence[float]
+    """The change of the action."""
 
 
 def lessons_figure(history: LessonHistory) -> Figure:
     """Draw the returns of episodes over the run, and below them the sizes of their lessons."""
-    figure = Figure(figsize=(9, 6), layout="constrained")
+    judged = history.worth is not None
+    figure = Figure(figsize=(9, 7.5 if judged else 6), layout="constrained")
     FigureCanvasAgg(figure)
-    above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
+    heights = [3, 2, 2] if judged else [3, 2]
+    above, middle, *rest = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
+    below = rest[0] if rest else middle
     above.set_title(history.title, fontsize=13)
     largest = np.argsort(-history.sizes, kind="stable")[:_MARKED]
     _draw_returns(above, history, largest)
-    _draw_sizes(below, history, largest)
-    for axes in (above, below):
+    _draw_sizes(middle, history, largest)
+    if rest:
+        _draw_worth(below, history)
+    for axes in (above, middle, *rest):
         quiet_axes(axes)
     below.xaxis.set_major_formatter(EngFormatter(sep=""))
     below.set_xlabel("environment steps")
@@ -115,34 +123,57 @@ def _draw_sizes(axes: Axes, history: LessonHistory, largest: Array) -> None:
     axes.set_ylabel("size of the lesson\n(what it adds to the action)")
 
 
-def deletion_figure(title: str, whole: Array, deletions: Sequence[Deletion]) -> Figure:
-    """Draw the return against the share of lessons taken back: the largest, and random ones."""
-    figure = Figure(figsize=(7.5, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    axes.set_title(title, fontsize=13)
-    shares = [0.0, *(each.share for each in deletions)]
-    for name, colour, label in (
-        ("random", _RANDOM, "as many at random"),
-        ("largest", _LARGEST, "the largest lessons"),
+def _draw_worth(axes: Axes, history: LessonHistory) -> None:
+    """Draw what lessons are worth: in colour where that is more than two standard errors."""
+    assert history.worth is not None
+    assert history.errors is not None
+    ends, scores = spread(history.ends), history.worth / np.maximum(history.errors, 1e-30)
+    for chosen, colour, label in (
+        (np.abs(scores) <= 2.0, _LESSON, None),
+        (scores > 2.0, _HELPS, "helps (two standard errors)"),
+        (scores < -2.0, _LARGEST, "harms"),
     ):
-        played = [whole, *(getattr(each, name) for each in deletions)]
+        if chosen.any():
+            axes.errorbar(
+                ends[chosen],
+                history.worth[chosen],
+                yerr=history.errors[chosen],
+                fmt="o",
+                markersize=3,
+                linewidth=0.8,
+                color=colour,
+                label=label,
+            )
+    axes.axhline(0.0, color=_LESSON, linewidth=0.8)
+    axes.set_ylabel("worth to the return\n(± standard error)")
+
+
+def deletion_figure(
+    title: str, whole: Array, largest: DeletionCurve, similar: DeletionCurve, random: DeletionCurve
+) -> Figure:
+    """Draw return and change of the action against the share of lessons taken back."""
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    figure.suptitle(title, fontsize=13)
+    shares = [0.0, *largest.shares]
+    for curve, colour, label in (
+        (random, _RANDOM, "as many at random"),
+        (similar, _SIMILAR, "of the episodes most alike"),
+        (largest, _LARGEST, "the largest lessons"),
+    ):
+        played = [whole, *curve.returns]
         means = [float(returns.mean()) for returns in played]
         errors = [float(returns.std() / max(1, len(returns) - 1) ** 0.5) for returns in played]
-        axes.errorbar(
-            shares,
-            means,
-            yerr=errors,
-            color=colour,
-            marker="o",
-            capsize=4,
-            linewidth=2,
-            label=label,
-        )
-    axes.set_xlabel("lessons taken back")
-    axes.set_ylabel("deterministic return (mean, standard error)")
-    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.set_xticks(shares)
-    quiet_axes(axes)
-    axes.legend(fontsize=9)
+        style = {"color": colour, "marker": "o", "linewidth": 2, "label": label}
+        left.errorbar(shares, means, yerr=errors, capsize=4, **style)
+        right.plot(shares, [0.0, *curve.shifts], **style)
+    left.set_ylabel("deterministic return (mean, standard error)")
+    right.set_ylabel("change of the action (root mean square)")
+    for axes in (left, right):
+        axes.set_xlabel("lessons taken back")
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.set_xticks(shares[1:])
+        quiet_axes(axes)
+    right.legend(fontsize=9)
     return figure

@@ -64,7 +64,7 @@ class RidgePolicy(ImelPolicy):
         self.features = RandomFeatures(self.state_dim, self.options.features)
         shape = (self.features.width, self.action_dim)
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
-        self.lessons = Lessons(*shape)
+        self.lessons = Lessons(self.state_dim, *shape)
 
     @classmethod
     def settings_arguments(cls, settings: RidgeSettings) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class RunArguments:
     eval_episodes: int = 20
     """Episodes of the deterministic evaluation at the end; 0 for none."""
     checkpoint_every: int = 20
-    """Iterations between checkpoints. Environments are reset there, so it is part of the run."""
+    """Iterations between checkpoints. Episodes under way go on."""
     checkpoints_kept: int = 2
     """Checkpoints that are kept, the newest ones."""
     go_on_if_full: tyro.conf.FlagCreatePairsOff[bool] = False

@@ -17,6 +17,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 
 from imel.algorithm import IMeL
+from imel.envpool import threads_for
 from imel.errors import ImelError, SettingsError
 from imel.persistence.resume import RunCheckpoints
 from imel.runs import layout
@@ -56,6 +57,9 @@ def _logger(plan: Plan, folder: Path, resumed_at: int | None, console: Console) 
     outputs += [progress_file(folder / name, resumed_at) for name in names]
     policy = plan.policy_class.__name__
     title = f"{plan.env}, {policy}, seed {run.seed}, {plan.settings.n_envs} environments"
+    if plan.settings.backend == "envpool":
+        threads = threads_for(plan.settings.n_envs, plan.settings.env_threads)
+        title += f" of EnvPool, threads: {threads}"
     outputs.append(TensorBoardOutputFormat(str(folder)))
     outputs.append(progress_writer(title, run.total_timesteps, console))
     return Logger(str(folder), outputs)

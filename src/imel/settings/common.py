@@ -47,7 +47,7 @@ class Settings:
     worker_timeout: float = 60.0
     """Seconds after which a process that does not answer counts as hung."""
     backend: Backend = "gymnasium"
-    """What steps the copies of an environment given by its id. `envpool` (an extra) is quicker."""
+    """What steps the copies of an environment given by its id. `envpool` is an extra."""
     env_threads: int = 0
     """Threads of EnvPool; 0 for one a core."""
     max_faults: int = 0

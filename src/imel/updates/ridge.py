@@ -74,7 +74,8 @@ class RidgeUpdate:
         """Imitate logged memories; without rewards nothing more can be learned from them."""
         del model
         policy, memory = self.policy, self.policy.memory
-        policy.lessons.attend(memory.column("episodes"), memory.column("rewards"), 0, 0)
+        column = memory.column
+        policy.lessons.attend(column("episodes"), column("rewards"), column("states"), 0, 0)
         policy.imitate()
         if not logged.rewarded:
             memory.forget_episodes(memory.column("episodes").clone())
@@ -88,7 +89,9 @@ class RidgeUpdate:
         policy.normaliser.update(rows["states"])
         model.return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
         seen = model.num_timesteps
-        policy.lessons.attend(rows["episodes"], rows["rewards"], seen - len(rollout), seen)
+        policy.lessons.attend(
+            rows["episodes"], rows["rewards"], rows["states"], seen - len(rollout), seen
+        )
         # Whenever as much again has been seen: then rarely, and never far from the truth
         count = model.iteration + 1
         if count & (count - 1) == 0:

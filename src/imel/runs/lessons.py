@@ -1,0 +1,123 @@
+"""What the lessons of a trained policy are worth, measured by playing it with and without some."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from imel.explain import policy_without
+from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
+from imel.explain.worth import PlayedEpisode
+from imel.playing import make_environment, play, require_spaces
+from imel.policy import RidgePolicy
+from imel.runs.evaluation import evaluate
+
+Array = NDArray[Any]
+
+SHARES = (0.01, 0.05, 0.2)
+"""Of the lessons, that are taken back."""
+
+
+@dataclass(frozen=True, eq=False)
+class Removal:
+    """The policy without some lessons: its returns, and how far its action has moved."""
+
+    returns: Array  # [episodes], or [draws] means over episodes
+    shift: float
+    """Root mean square of the change of the mean over the states that the whole policy visits."""
+
+
+@dataclass(frozen=True, eq=False)
+class Deletion:
+    """The policy without a share of its lessons, chosen in three ways."""
+
+    share: float
+    count: int
+    largest: Removal
+    similar: Removal
+    random: Removal
+
+
+def play_sampled(
+    policy: RidgePolicy,
+    env_id: str,
+    seeds: Sequence[int],
+    progress: Callable[[float], None] = lambda share: None,
+) -> list[PlayedEpisode]:
+    """Play an episode with sampled actions for each seed."""
+    played = []
+    with closing(make_environment(env_id, rendered=False)) as env:
+        require_spaces(policy, env, env_id)
+        for number, seed in enumerate(seeds):
+            played.append(_sampled(policy, env, seed))
+            progress((number + 1) / len(seeds))
+    return played
+
+
+def _sampled(policy: RidgePolicy, env: Any, seed: int) -> PlayedEpisode:
+    generator = torch.Generator().manual_seed(seed)
+    states, actions = list[Array](), list[Array]()
+
+    def act(observation: Any) -> Array:
+        states.append(policy.observe(observation)[0])
+        mean, std = (part.numpy(force=True) for part in policy.act(torch.tensor(states[-1][None])))
+        noise = policy.distribution.noise((1,), generator).numpy()
+        actions.append(policy.distribution.sample(mean, std, noise)[0])
+        return policy.to_environment(actions[-1])
+
+    rewards = np.array([step.reward for step in play(env, act, seed)])
+    return PlayedEpisode(np.array(states), np.array(actions), rewards)
+
+
+def visited_states(policy: RidgePolicy, env_id: str, seed: int) -> Array:
+    """Return the states of a deterministic episode."""  # [T, d_s]
+    with closing(make_environment(env_id, rendered=False)) as env:
+        require_spaces(policy, env, env_id)
+        steps = play(env, lambda seen: policy.predict(seen, deterministic=True)[0], seed)
+        return np.array([policy.observe(step.observation)[0] for step in steps])
+
+
+def delete_lessons(
+    policy: RidgePolicy,
+    env_id: str,
+    episodes: int,
+    draws: int,
+    seed: int,
+    progress: Callable[[float], None] = lambda share: None,
+) -> tuple[Array, list[Deletion]]:
+    """Evaluate a policy without its largest lessons, the most similar ones, and random ones.
+
+    Return the returns of the whole policy and one `Deletion` for each of the `SHARES`.
+    """
+    visited = torch.from_numpy(visited_states(policy, env_id, seed))
+    means = policy.act(visited)[0]
+    done, all_of_it = 1, 1 + len(SHARES) * (2 + draws)
+
+    def without(lessons: Array) -> Removal:
+        nonlocal done
+        reduced = policy_without(policy, lessons=lessons)
+        shift = float((reduced.act(visited)[0] - means).square().sum(dim=1).mean().sqrt())
+        returns = np.array(evaluate(reduced, env_id, episodes, seed).returns)
+        done += 1
+        progress(done / all_of_it)
+        return Removal(returns, shift)
+
+    whole = np.array(evaluate(policy, env_id, episodes, seed).returns)
+    deletions = []
+    for share in SHARES:
+        count = max(1, round(share * len(policy.lessons)))
+        drawn = [without(random_lessons(policy, count, seed + draw)) for draw in range(draws)]
+        random = Removal(
+            np.array([each.returns.mean() for each in drawn]),
+            float(np.mean([each.shift for each in drawn])),
+        )
+        largest = without(largest_lessons(policy, count))
+        similar = without(similar_lessons(policy, visited.numpy(), count))
+        deletions.append(Deletion(share, count, largest, similar, random))
+    return whole, deletions

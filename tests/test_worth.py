@@ -1,0 +1,133 @@
+"""What lessons are worth: against a return whose gradient is known, and from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from imel.cli.main import main
+from imel.errors import ImelError
+from imel.explain import policy_without
+from imel.explain.reduced import lesson_sizes, similar_lessons
+from imel.explain.worth import PlayedEpisode, Worth, lesson_worth
+from imel.policy import ImelPolicy, RidgePolicy
+from imel.runs.evaluation import evaluate
+from small import BATCH, STATES
+from test_lessons import policy_of, ridge_model
+
+
+@pytest.fixture(scope="module")
+def policy() -> RidgePolicy:
+    return policy_of(ridge_model().learn(6 * BATCH))
+
+
+def one_step(policy: RidgePolicy, target: float, count: int) -> list[PlayedEpisode]:
+    """Episodes of one step from random states, with the reward -(a - target)^2."""
+    draws = np.random.default_rng(0)
+    states = STATES[draws.integers(len(STATES), size=count)]
+    mean, std = (part.numpy() for part in policy.act(torch.from_numpy(states)))
+    actions = mean + std * draws.standard_normal(mean.shape)
+    rewards = -np.square(actions - target).sum(axis=1)
+    return [
+        PlayedEpisode(state[None], action[None], np.array([reward]))
+        for state, action, reward in zip(states, actions, rewards, strict=True)
+    ]
+
+
+def test_worth_is_the_slope_of_the_return_along_each_lesson(policy: RidgePolicy) -> None:
+    target = 2.0
+    worth = lesson_worth(policy, one_step(policy, target, 4000), gamma=0.9)
+    states = torch.from_numpy(STATES)
+    mean = policy.act(states)[0]
+    features = policy.features(policy.normaliser(states))
+    added = torch.einsum("tp,lpa->lta", features, policy.lessons.column("coefficients"))
+    expected = (-2.0 * (mean - target) * added).sum(dim=2).mean(dim=1).numpy()
+    assert np.abs((worth.values - expected) / worth.errors).max() < 4.5
+    assert np.abs(expected / worth.errors).max() > 10, "it is no test of noise alone"
+    assert worth.episodes == 4000
+
+
+def test_harmful_lessons_are_those_well_below_zero_the_worst_first() -> None:
+    worth = Worth(np.array([-1.0, -5.0, 3.0, -3.0]), np.array([1.0, 1.0, 1.0, 1.0]), 8)
+    assert worth.harmful().tolist() == [1, 3]
+    assert worth.harmful(least=4.0).tolist() == [1]
+
+
+def test_an_error_bar_needs_episodes(policy: RidgePolicy) -> None:
+    with pytest.raises(ImelError, match="at least four episodes"):
+        lesson_worth(policy, one_step(policy, 0.0, 3), gamma=0.9)
+
+
+def test_the_most_similar_lesson_is_the_one_that_visited_the_states(policy: RidgePolicy) -> None:
+    row = 9
+    visited = policy.lessons.column("samples")[row].numpy()
+    found = similar_lessons(policy, visited, 3)
+    assert found[0] == policy.lessons.column("episodes")[row]
+    assert len(set(found.tolist())) == 3
+
+
+# --- from the command line ---
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("worth") / "run"
+    size = "--n-envs 4 --rollout-size 256 --memory-size 512 --total-timesteps 1536"
+    flags = [*size.split(), "--eval-episodes", "1", "--run-dir", str(folder)]
+    assert main(["train", "Pendulum-v1", *flags]) == 0
+    return folder
+
+
+def test_harmful_lessons_are_dropped_and_what_comes_of_it_is_said(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = ImelPolicy.load(str(run_dir / "model.safetensors"))
+    assert isinstance(policy, RidgePolicy)
+    count = len(policy.lessons)
+    worth = Worth(np.linspace(-3.0, 3.0, count), np.ones(count), 4)
+    monkeypatch.setattr("imel.cli.lesson_worth.lesson_worth", lambda *_: worth)
+    flags = ["--drop-harmful", "--gradient-episodes", "4", "--episodes", "2", "--draws", "1"]
+    assert main(["lessons", str(run_dir), *flags, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    episodes = policy.lessons.column("episodes").numpy()
+    harmful = episodes[worth.scores < -2.0].tolist()
+    assert found["worth"]["harmful"] == found["dropped"]["lessons"] == harmful
+    assert found["worth"]["helpful"] == episodes[worth.scores > 2.0].tolist()
+    reduced = policy_without(policy, lessons=harmful)
+    expected = evaluate(reduced, "Pendulum-v1", 2).returns
+    assert found["dropped"]["without"] == pytest.approx(expected)
+    change = np.mean(expected) - np.mean(found["dropped"]["whole"])
+    assert found["dropped"]["change"] == pytest.approx(change)
+    largest = int(lesson_sizes(policy).argmax())
+    assert found["lessons"][0]["worth"] == pytest.approx(worth.values[largest])
+    assert main(["lessons", str(run_dir), *flags]) == 0
+    text = capsys.readouterr().out
+    assert f"{len(harmful)} harm by more than two standard errors" in text
+    assert f"without the {len(harmful):>3} that harm" in text
+    assert "without them the policy is" in text
+
+
+def test_worth_is_estimated_from_episodes_that_no_evaluation_plays(
+    run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[PlayedEpisode] = []
+
+    def spied(policy: RidgePolicy, played: list[PlayedEpisode], gamma: float) -> Worth:
+        seen.extend(played)
+        assert gamma == 0.99
+        return lesson_worth(policy, played, gamma)
+
+    monkeypatch.setattr("imel.cli.lesson_worth.lesson_worth", spied)
+    assert main(["lessons", str(run_dir), "--worth", "--gradient-episodes", "4", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len(seen) == found["worth"]["episodes"] == 4
+    policy = ImelPolicy.load(str(run_dir / "model.safetensors"))
+    means = policy.act(torch.from_numpy(seen[0].states))[0].numpy()
+    noise = (seen[0].actions - means) / policy.std.numpy()
+    assert 0.7 < noise.std() < 1.3, "actions are sampled"
+    assert len({tuple(episode.states[0]) for episode in seen}) == 4, "from different starts"
+    assert len(found["worth"]["lessons"]) == len(policy.lessons)  # type: ignore[arg-type]
