@@ -110,8 +110,8 @@ class Named(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise self._fault("step", error) from error
 
     def _require_shape(self, observation: Any) -> None:
-        expected = self.observation_space.shape
-        if np.shape(observation) != expected:
+        expected = self.observation_space.shape  # None of a Dict
+        if expected is not None and np.shape(observation) != expected:
             raise ValueError(f"an observation of shape {np.shape(observation)}, not {expected}")
 
     def _fault(self, where: str, error: BaseException) -> EnvironmentFaultError:
@@ -169,8 +169,10 @@ class SideBySide(DummyVecEnv):
             self.buf_dones[index] = terminated or truncated
             self._save_obs(index, observation)
             infos.append(info)
-        (observations,) = self.buf_obs.values()  # vectors only: other spaces are refused
-        return observations.copy(), self.buf_rews.copy(), self.buf_dones.copy(), infos
+        copied: dict[Any, Any] = {key: column.copy() for key, column in self.buf_obs.items()}
+        # A space that is no Dict has the single key None
+        observations = copied.get(None, copied)
+        return observations, self.buf_rews.copy(), self.buf_dones.copy(), infos
 
 
 class Workers(SubprocVecEnv):

@@ -30,7 +30,7 @@ class Past:
     origin: Mapping[str, Any]
     """`seed`: of the reset that began the episode; or `state`: of the generator before it."""
     actions: Array
-    """[t, d_a] since then, in the environment's units."""
+    """[t, ...] since then, in the environment's units."""
 
 
 class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -60,7 +60,7 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step."""
         if len(self._actions) <= LONGEST:
-            self._actions.append(np.array(action))
+            self._actions.append(np.array(action, self.action_space.dtype))
         return self.env.step(action)
 
     def mark(self) -> None:
@@ -72,7 +72,7 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
         origin, actions, count = self._mark
         if origin is None or count > LONGEST:
             return None
-        empty = np.zeros((0, *(self.action_space.shape or ())), np.float32)
+        empty = np.zeros((0, *(self.action_space.shape or ())), self.action_space.dtype)
         return Past(origin, np.stack(actions[:count]) if count else empty)
 
     def play_again(self, past: Past) -> Any:

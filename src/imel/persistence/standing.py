@@ -48,8 +48,12 @@ def environments_of(model: Any) -> dict[str, Tensor]:
 
 
 def restorable(model: Any) -> bool:
-    """Return whether the environments can be put back where they were; a wrapper's state cannot."""
-    return hasattr(type(model.env), "restorable") and bool(model.env.restorable)
+    """Return whether the environments can be put back where they were.
+
+    A wrapper's state cannot, and of observations only vectors are kept.
+    """
+    vectors = model.policy.features_extractor is None
+    return vectors and hasattr(type(model.env), "restorable") and bool(model.env.restorable)
 
 
 def pasts_of(model: Any) -> list[Past] | None:
@@ -83,8 +87,8 @@ def check_environments(
     lengths = found.get("lengths", torch.zeros(0))
     if lengths.shape != (count,) or not bool(((lengths >= 0) & (lengths <= LONGEST)).all()):
         raise CheckpointError(f"{path} has environments whose episodes cannot be played again")
-    kind = torch.from_numpy(model.action_space.low).dtype
-    actions = torch.zeros(int(lengths.sum()), model.policy.action_dim, dtype=kind)
+    space = model.action_space
+    actions = torch.from_numpy(np.zeros((int(lengths.sum()), *space.shape), space.dtype))
     whole = torch.zeros(count, dtype=torch.int64)
     expected = {
         "observations": torch.zeros(count, state_dim),
