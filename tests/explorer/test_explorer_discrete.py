@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,13 +42,19 @@ def test_explorer_takes_logits_apart_and_plays_choices(page: Page) -> None:
         episode = page.played(page.newest, seed=1, noise=noise)
         _, arrays = page.arrays("episode", episode=episode)
         assert (np.sort(arrays["actions"], axis=1) == [0.0, 1.0]).all(), "one option each"
-    answer, _ = page.step(episode, 0, page.newest)
-    assert len(answer["mean"]) == 2
+
+    def asked(model: str) -> dict[str, Any]:
+        on = {"frame": page.newest, "projection": "run"}
+        return page.arrays("step", episode=episode, step=0, model=model, **on)[0]
+
+    answer = asked(page.newest)
     assert answer["std"] == [0.0, 0.0]
     assert sum(answer["mean"]) == pytest.approx(0.0, abs=1e-4)
-    row = answer["memories"][0]["row"]
-    reduced = page.post("forget", model=page.newest, rows=[row])["model"]
-    assert page.step(episode, 0, reduced)[0]["mean"] != answer["mean"]
+    assert "%" in answer["sentence"], "what is done, by probability"
+    taken = answer["lessons"][0]
+    reduced = page.post("forget", model=page.newest, rows=[taken["row"]])["model"]
+    left = np.array(answer["mean"]) - taken["adds"]
+    np.testing.assert_allclose(asked(reduced)["mean"], left, atol=1e-4)
 
 
 def test_words_say_what_is_done(cart: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,12 +73,13 @@ def _describe_lessons(
     order = np.argsort(-np.abs(signed), kind="stable")
     listed = order[~insight.forgotten[rows[order]]][:_LISTED]
     alike = insight.alike(state, rows[listed])
-    lessons = why.lessons
+    lessons, scaled = why.lessons, why.distribution.scaled
     document = {
         "mean": why.mean.tolist(),
-        "std": insight.left.std.tolist(),
+        "std": (insight.left.std if scaled else 0.0 * insight.left.std).tolist(),
         "familiarity": None if np.isnan(why.familiarity) else why.familiarity,
-        "sentence": why.sentence().rpartition(": ")[2],
+        # Bars show a mean, but not the probabilities behind logits
+        "sentence": why.sentence().rpartition(": ")[2] if scaled else why.sentence(),
         "depends": why.sensitivity_sentence(),
         "lessons": [
             {
