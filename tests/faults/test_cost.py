@@ -21,7 +21,7 @@ def test_a_checkpoint_at_every_iteration_costs_little(
     spent = 0.0
     for name in ("save_standing", "stand"):  # writing, and noting where the run stands
 
-        def timed(self: IMeL, *arguments: Any, usual: Any = getattr(IMeL, name)) -> Any:
+        def timed(self: IMeL, *arguments: Any, usual: Any = getattr(IMeL, name)) -> Any:  # noqa: B008
             nonlocal spent
             start = time.perf_counter()
             result = usual(self, *arguments)
