@@ -37,6 +37,7 @@ ALWAYS_LOGGED = {
     "train/value_loss",
 }
 LOGGED_BY_RIDGE = {
+    "improve/gain",
     "improve/peak_kl",
     "improve/step_scale",
     "memory/effective_sample_size",

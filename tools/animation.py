@@ -1,7 +1,8 @@
 """Make the animated picture of the README: `make animation`.
 
-Opens the explorer on the demo in a Chromium, scrubs an episode, selects the first lessons on the
-timeline, forgets them, plays the same episode without them, and evaluates.
+Opens the explorer on the demo in a Chromium, scrubs an episode, selects on the timeline the stretch
+of lessons that the policy misses most, forgets them, plays the same episode without them, and
+evaluates.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
@@ -20,9 +22,12 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.explorer import Served  # noqa: E402
+from imel.explain import policy_without  # noqa: E402
 from imel.explorer import DEMO  # noqa: E402
+from imel.explorer.lessons import LessonInsight  # noqa: E402
 from imel.explorer.session import Session  # noqa: E402
 from imel.pictures.rendering import prepare_drawing  # noqa: E402
+from imel.runs.evaluation import evaluate  # noqa: E402
 from imel.runs.stored import find_run  # noqa: E402
 
 if TYPE_CHECKING:
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 
 SIZE = (1280, 720)
 SHOWN = (960, 540)
+LEFT, RIGHT = 58, 18
+"""Pixels beside the timeline, as in explorer-frontend/src/curve.js."""
 LARGEST = 2 << 20
 LATEST = 220
 """Step up to which episodes have to be recorded."""
@@ -87,8 +94,26 @@ def record_enough(page: Page, session: Session, job: str) -> None:
     page.evaluate("window.imelExplorer.player.pauseAt(0)")
 
 
-def perform(film: Film, session: Session, share: float) -> None:
-    """Scrub, select the first lessons of the run, forget them, play and evaluate without them."""
+def worst_stretch(session: Session, share: float) -> tuple[float, float]:
+    """Return the stretch of the run, as shares of it, whose lessons the policy misses most."""
+    insight = session.prepare()
+    assert isinstance(insight, LessonInsight)
+    assert session.run.env is not None
+    table = insight.table()
+    places = table["places"] / insight.last_step
+    found = []
+    for begin in np.arange(0.0, 1.0 - share, share / 2):
+        inside = (places >= begin) & (places <= begin + share)
+        reduced = policy_without(insight.policy, lessons=table["episodes"][inside])
+        value = float(np.mean(evaluate(reduced, session.run.env, 2).returns))
+        found.append((value, float(begin)))
+        print(f"without {begin:.0%} to {begin + share:.0%} of the run: {value:,.0f}", flush=True)
+    begin = min(found)[1]
+    return begin, begin + share
+
+
+def perform(film: Film, session: Session, stretch: tuple[float, float]) -> None:
+    """Scrub, select a stretch of lessons, forget them, play and evaluate without them."""
     page = film.page
     record_enough(page, session, "j1")
     for step in range(40, 140, 8):
@@ -96,11 +121,12 @@ def perform(film: Film, session: Session, share: float) -> None:
     film.shoot(900)
     box = page.locator("#lesson-strip").bounding_box()
     assert box is not None
-    left, width, middle = box["x"] + 56, box["width"] - 76, box["y"] + box["height"] / 2
+    middle, width = box["y"] + box["height"] / 2, box["width"] - LEFT - RIGHT
+    left, right = (box["x"] + LEFT + share * width for share in stretch)
     page.mouse.move(left, middle)
     page.mouse.down()
     for part in range(1, 5):
-        page.mouse.move(left + share * width * part / 4, middle)
+        page.mouse.move(left + (right - left) * part / 4, middle)
         film.shoot(150)
     page.mouse.up()
     page.mouse.move(640, 20)
@@ -127,12 +153,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, default=DEMO)
     parser.add_argument("--target", type=Path, default=ROOT / "docs/images/lessons.webp")
-    parser.add_argument("--share", type=float, default=0.14, help="of the run that is forgotten")
+    parser.add_argument("--share", type=float, default=0.2, help="of the run that is forgotten")
     parser.add_argument("--still", type=Path, default=ROOT / "docs/images/explorer.png")
     arguments = parser.parse_args()
     prepare_drawing()
     session = Session(find_run(arguments.run))
-    session.prepare()
+    stretch = worst_stretch(session, arguments.share)
     with Served(session) as served, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(
@@ -141,7 +167,7 @@ def main() -> None:
         page.goto(served.address)
         page.wait_for_selector("body[data-ready=map]")
         film = Film(page)
-        perform(film, session, arguments.share)
+        perform(film, session, stretch)
         page.screenshot(path=arguments.still)
         browser.close()
     film.save(arguments.target)

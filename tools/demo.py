@@ -22,7 +22,8 @@ from imel.policy import ImelPolicy, RidgePolicy
 from imel.runs import layout
 from imel.runs.evaluation import evaluate
 
-KEPT = (layout.CONFIG, layout.MONITOR, layout.EVALUATION, layout.PROVENANCE)
+KEPT = (layout.CONFIG, layout.MONITOR, layout.EVALUATION)
+"""Without the identity of the run, which a policy alone does not have."""
 MEMORIES = 512
 LARGEST = 1 << 20
 """Bytes of the whole folder at most."""

@@ -15,6 +15,7 @@ from sklearn.decomposition import PCA
 from explorer.conftest import Page
 from explorer.drawn import HEIGHT, WIDTH
 from imel.explain import explain
+from imel.explorer import DEMO
 from imel.explorer.lessons import LessonInsight, lesson_colours, make_lesson_plane
 from imel.explorer.session import Session
 from imel.pictures.lessons import spread
@@ -164,3 +165,13 @@ def test_the_policy_without_lessons_is_the_one_that_is_played(
     whole = lessons.session.episode(lessons.played(lessons.newest, seed=1))
     expected = insight.policy.act(torch.from_numpy(whole.arrays()[0]))[0]
     np.testing.assert_allclose(whole.arrays()[1], expected, atol=1e-5)
+
+
+def test_the_demo_that_ships_with_the_package_opens_and_is_small() -> None:
+    session = Session(find_run(DEMO))
+    insight = session.prepare()
+    session.close()
+    assert isinstance(insight, LessonInsight)
+    assert insight.rows >= 10
+    assert session.curve is not None
+    assert sum(path.stat().st_size for path in DEMO.iterdir()) < 1 << 20

@@ -19,21 +19,22 @@ def test_a_checkpoint_at_every_iteration_costs_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent = 0.0
-    save = IMeL.save
+    for name in ("save_standing", "stand"):  # writing, and noting where the run stands
 
-    def timed(self: IMeL, *arguments: Any, **named: Any) -> None:
-        nonlocal spent
-        start = time.perf_counter()
-        save(self, *arguments, **named)
-        spent += time.perf_counter() - start
+        def timed(self: IMeL, *arguments: Any, usual: Any = getattr(IMeL, name)) -> Any:  # noqa: B008
+            nonlocal spent
+            start = time.perf_counter()
+            result = usual(self, *arguments)
+            spent += time.perf_counter() - start
+            return result
 
-    monkeypatch.setattr(IMeL, "save", timed)
+        monkeypatch.setattr(IMeL, name, timed)
     model = IMeL("RidgePolicy", "HalfCheetah-v5", seed=0)
     start = time.perf_counter()
     model.learn(50 * 1024, RunCheckpoints(tmp_path, every=1))
     share = spent / (time.perf_counter() - start)
     print(f"\ncheckpoints: {share:.1%} of the run's time")
-    assert share < 0.05
+    assert 0.0 < share < 0.05
 
 
 def test_sixty_four_environments_in_processes_of_their_own() -> None:

@@ -37,7 +37,9 @@ class _Body(BaseModel):
 class ForgetBody(_Body):
     """Which memories are left out of which model."""
 
-    rows: list[Annotated[int, Field(ge=0, lt=1 << 31)]] = Field(min_length=1, max_length=1 << 20)
+    rows: list[Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]] = Field(
+        min_length=1, max_length=1 << 20
+    )
 
 
 class PlayBody(_Body):

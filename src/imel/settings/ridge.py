@@ -11,6 +11,7 @@ from imel.settings.common import Settings
 class RidgeSettings(Settings):
     """Settings of `RidgePolicy`."""
 
+    gamma: float = 0.995
     trust_region: float = 0.02
     """delta: mean KL between the policies before and after an iteration, at most."""
     std: float = 3.0

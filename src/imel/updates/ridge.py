@@ -22,6 +22,10 @@ from imel.updates.common import Learner, Logged
 _PEAK = 10.0
 """The largest KL of a step at any remembered state, in trust regions: the mean over a rollout does
 not see rare states, such as those in which episodes start."""
+_WORTHWHILE = 0.1
+"""Deviation of the advantages, in deviations of the return, from which on a step uses the whole
+trust region. Below it the steps of mean and sigma are shorter in proportion: what is left to gain
+is mostly noise. Both, since nothing new is tried where sigma falls while the mean stands still."""
 
 
 class RidgeUpdate:
@@ -52,7 +56,10 @@ class RidgeUpdate:
         ratios = distribution.ratios(actions, means, stds, *behaviour)
         record("memory/effective_sample_size", effective_sample_size(ratios))
         ratios = ratios.clamp_max(1.0)  # an action that has become likelier counts once
-        advantages = standardise(self._advantages(model, ratios), self.settings.advantage_clip)
+        advantages = self._advantages(model, ratios)
+        gain = float(advantages.double().std(unbiased=False))
+        share = min(1.0, gain / _WORTHWHILE)
+        advantages = standardise(advantages, self.settings.advantage_clip)
         weights = ratios * advantages
         budget = self.settings.trust_region
         improved, _ = distribution.improve(weights, actions, means, stds, budget)
@@ -62,11 +69,12 @@ class RidgeUpdate:
             ("advantages", advantages),
         ):
             column(name).copy_(values)
-        self._step(model, means, improved - means, len(rollout))
+        self._step(model, means, improved - means, share, len(rollout))
         if distribution.scaled:
             gradient = std_gradient(weights / ratios.mean(), actions, means, stds)
-            step = self.settings.std_rate * gradient
+            step = share * self.settings.std_rate * gradient
             policy.std.copy_(adapted_std(policy.std, step, self.settings.min_std, self.max_std))
+        record("improve/gain", gain)
         record("memory/size", len(memory))
         record("memory/lessons", len(policy.lessons))
 
@@ -123,13 +131,16 @@ class RidgeUpdate:
         model.logger.record("train/value_loss", loss)
         return advantages
 
-    def _step(self, model: Learner, means: Tensor, improvements: Tensor, new: int) -> None:
-        """Move the policy along the smoothed improvements, as far as the trust region goes."""
+    def _step(
+        self, model: Learner, means: Tensor, improvements: Tensor, share: float, new: int
+    ) -> None:
+        """Move the policy along the smoothed improvements, by a share of the trust region."""
         policy, record, bound = self.policy, model.logger.record, self.settings.trust_region
         episodes, parts = policy.step(policy.memory.column("episodes"), improvements)
         step = policy.design.features @ parts.double().sum(dim=0).float()  # [N, d_a]
         stds = policy.std
-        scale = policy.distribution.step_length(step, means, stds, new, bound, _PEAK * bound)
+        length = policy.distribution.step_length(step, means, stds, new, bound, _PEAK * bound)
+        scale = share * length
         kls = policy.distribution.kls(scale * step, means, stds)
         policy.move(episodes, parts, scale)
         record("improve/step_scale", scale)
