@@ -321,7 +321,7 @@ def test_a_flag_can_be_seen_before_the_parser_is_made(argv: list[str], value: st
         ("", "Missing from imel train: ENV"),
         ("ImelPiont-v0", "cannot make environment 'ImelPiont-v0'"),
         ("absent_module:Env-v0", "ModuleNotFoundError: No module named 'absent_module'"),
-        ("CartPole-v1", "actions must be continuous vectors (a Box), not Discrete(2)"),
+        ("Blackjack-v1", "MultiBinary or a Dict of these, not Tuple(Discrete(32)"),
         ("--config absent.json", "cannot read absent.json"),
     ],
 )
@@ -470,7 +470,7 @@ def test_a_refused_run_does_not_remove_the_one_it_would_have_overwritten(
 ) -> None:
     before = contents(run_dir)
     place = ("--run-dir", str(run_dir), "--overwrite")
-    refused(capsys, "train", "CartPole-v1", *place)
+    refused(capsys, "train", "Blackjack-v1", *place)
     refused(capsys, "train", "ImelPoint-v0", "--gamma", "7", *place)
     assert contents(run_dir) == before
 

@@ -25,6 +25,7 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 EXTRAS: dict[str, tuple[str, ...]] = {
     # extra: what it brings that nothing else needs
     "video": ("moviepy",),
+    "box2d": ("Box2D",),
     "bench": ("sb3_contrib",),
     "zoo": ("rl_zoo3", "seaborn"),
     "wandb": ("wandb",),

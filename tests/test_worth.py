@@ -118,7 +118,7 @@ def test_worth_is_estimated_from_episodes_that_no_evaluation_plays(
 
     def spied(policy: RidgePolicy, played: list[PlayedEpisode], gamma: float) -> Worth:
         seen.extend(played)
-        assert gamma == 0.99
+        assert gamma == 0.995
         return lesson_worth(policy, played, gamma)
 
     monkeypatch.setattr("imel.cli.lesson_worth.lesson_worth", spied)

@@ -140,7 +140,7 @@ def test_what_cannot_be_forgotten_is_refused(page: Page) -> None:
     everything = page.refused_post("forget", model=page.newest, rows=list(range(rows)))
     assert "at least one memory has to be left" in everything
     assert f"from 0 to {rows - 1}" in page.refused_post("forget", model=page.newest, rows=[rows])
-    assert "equal to 0" in page.refused_post("forget", model=page.newest, rows=[-1])
+    assert f"from 0 to {rows - 1}" in page.refused_post("forget", model=page.newest, rows=[-1])
     assert "rows" in page.refused_post("forget", model=page.newest, rows=[])
     assert "no longer kept" in page.refusal("model", model=f"{page.newest}e77")
 

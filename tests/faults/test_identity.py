@@ -63,7 +63,7 @@ def edit(folder: Path, **changes: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"gamma": 0.5}, "gamma: 0.99 then, 0.5 now"),
+        ({"gamma": 0.5}, "gamma: 0.995 then, 0.5 now"),
         ({"threads": 2}, "threads: 1 then, 2 now"),
         ({"seed": 3}, "seed: 0 then, 3 now"),
         ({"env": "MountainCarContinuous-v0"}, "env: 'Pendulum-v1' then"),

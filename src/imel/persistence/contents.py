@@ -76,9 +76,10 @@ def _range(name: str, tensor: Tensor, tensors: Mapping[str, Tensor]) -> tuple[fl
     if name.endswith("._size"):  # of rows in use among those there are
         rows = tensors.get(name.removesuffix("_size") + "episodes")
         return 0.0, 0.0 if rows is None or not rows.ndim else float(rows.shape[0])
-    for endings, bounds in _RANGES:
-        if name.endswith(endings):
-            return bounds
+    if "interpolator." not in name:  # whose weights may have any name
+        for endings, bounds in _RANGES:
+            if name.endswith(endings):
+                return bounds
     if not tensor.is_floating_point():
         return -_WHOLE, _WHOLE
     return (-_FINITE, _FINITE) if "optimizer" in name else (-_WEIGHT, _WEIGHT)
