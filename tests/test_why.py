@@ -21,7 +21,7 @@ from imel import IMeL
 from imel.cli.main import main
 from imel.cli.why import choose_steps, observations_of
 from imel.explain import familiarity_of, policy_without
-from imel.explain.reduced import random_lessons, similar_lessons
+from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.policy import POLICIES, ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
 from imel.runs.lessons import visited_states
@@ -263,7 +263,7 @@ def test_deletion_evaluates_the_policy_without_the_largest_and_without_random_le
     policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
     assert isinstance(policy, RidgePolicy)
     assert count == [max(1, round(share * len(policy.lessons))) for share in (0.01, 0.05, 0.2)]
-    reduced = policy_without(policy, lessons=[found["lessons"][0]["episodes"]])
+    reduced = policy_without(policy, lessons=largest_lessons(policy, count[0]))
     expected = evaluate(reduced, "Pendulum-v1", 2).returns
     assert deletion["without"][0]["largest"]["returns"] == pytest.approx(expected)
     drawn = [random_lessons(policy, count[2], seed) for seed in (10_000, 10_001)]

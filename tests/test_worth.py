@@ -12,7 +12,12 @@ import torch
 from imel.cli.main import main
 from imel.errors import ImelError
 from imel.explain import policy_without
-from imel.explain.reduced import lesson_sizes, similar_lessons
+from imel.explain.reduced import (
+    largest_lessons,
+    lesson_shares,
+    lesson_sizes,
+    similar_lessons,
+)
 from imel.explain.worth import PlayedEpisode, Worth, lesson_worth
 from imel.policy import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
@@ -131,3 +136,21 @@ def test_worth_is_estimated_from_episodes_that_no_evaluation_plays(
     assert 0.7 < noise.std() < 1.3, "actions are sampled"
     assert len({tuple(episode.states[0]) for episode in seen}) == 4, "from different starts"
     assert len(found["worth"]["lessons"]) == len(policy.lessons)  # type: ignore[arg-type]
+
+
+def test_shares_add_up_to_the_policy_and_decide_which_lessons_are_the_largest(
+    run_dir: Path,
+) -> None:
+    policy = ImelPolicy.load(str(run_dir / "model.safetensors"))
+    assert isinstance(policy, RidgePolicy)
+    shares = lesson_shares(policy)
+    states = policy.memory.column("states")
+    means = policy.act(states)[0]
+    episodes = policy.lessons.column("episodes").tolist()
+    for row in (0, len(episodes) // 2, len(episodes) - 1):
+        taught = means - policy_without(policy, lessons=[episodes[row]]).act(states)[0]
+        expected = float((taught * means).sum() / means.square().sum())
+        assert shares[row] == pytest.approx(expected, abs=1e-4)
+    assert shares.sum() == pytest.approx(1.0)
+    largest = [episodes.index(episode) for episode in largest_lessons(policy, 3)]
+    assert sorted(shares)[:-4:-1] == pytest.approx(shares[largest])

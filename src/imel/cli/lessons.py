@@ -38,8 +38,8 @@ The size of a lesson is what it adds to the action: the root mean square over re
 
 --worth asks which lessons help and which harm: what each is worth to the return, to first order,
 by the policy gradient of fresh episodes. --drop-harmful evaluates the policy without those that
-harm, on other starts. --deletion evaluates it without the largest lessons, without those of the
-episodes most alike, and without as many at random.
+harm, on other starts. --deletion evaluates it without the lessons that carry most of it, without
+those of the episodes most alike, and without as many at random.
 
 All of it is about this policy without what it was taught there, not about what another run would
 have become.
@@ -66,8 +66,8 @@ class LessonsArguments(StoredRunArguments):
     gradient_episodes: int = 32
     """Episodes with sampled actions, for the policy gradient of --worth."""
     deletion: Flag = False
-    """Evaluate the policy without the largest 1 %, 5 % and 20 % of lessons, the most similar, and
-    as many at random; also draw deletion.png."""
+    """Evaluate the policy without the 1 %, 5 % and 20 % of lessons that carry the largest shares of
+    it, the most similar, and as many at random; also draw deletion.png."""
     episodes: int = 10
     """Deterministic episodes of each evaluation."""
     draws: int = 5
@@ -203,7 +203,7 @@ def _deletion_words(
     lines = [
         f"\ndeterministic return over {arguments.episodes} episodes (mean ± deviation; at random "
         f"that of {arguments.draws} draws), and in brackets the change of the action",
-        f"{'without':<20}  {'the largest':>24}  {'the most similar':>24}  {'at random':>24}",
+        f"{'without':<20}  {'the largest shares':>24}  {'the most similar':>24}  {'at random':>24}",
         f"{'nothing':<20}" + f"  {mean_words(whole):>17} (0.00)" * 3,
     ]
     for each in deletions:

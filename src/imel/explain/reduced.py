@@ -143,20 +143,36 @@ def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
 
     In the order of the ledger.
     """  # [L]
-    if not len(policy.memory):
-        raise ImelError("the policy remembers no states on which to compare lessons")
-    features = policy.design.features
-    gram = features.T @ features / len(features)
     taught = policy.lessons.column("coefficients")
-    with torch.no_grad():
-        squares = ((gram @ taught) * taught).sum(dim=(1, 2))
+    squares = ((_moments(policy) @ taught) * taught).sum(dim=(1, 2))
     sizes: NDArray[Any] = squares.clamp_min(0.0).sqrt().cpu().numpy()
     return sizes
 
 
+def lesson_shares(policy: RidgePolicy) -> NDArray[Any]:
+    """Return the share of the policy that each lesson carries; they add up to one.
+
+        share_e = mean_i (phi_i^T theta_e)(phi_i^T theta) / mean_i |phi_i^T theta|^2
+
+    Below zero where a lesson speaks against the policy. In the order of the ledger.
+    """  # [L]
+    taught = policy.lessons.column("coefficients")
+    along = (taught * (_moments(policy) @ policy.coefficients.float())).sum(dim=(1, 2)).double()
+    shares: NDArray[Any] = (along / along.sum()).nan_to_num().cpu().numpy()
+    return shares
+
+
+def _moments(policy: RidgePolicy) -> torch.Tensor:
+    """Return the second moments of the features at remembered states."""  # [d_phi, d_phi]
+    if not len(policy.memory):
+        raise ImelError("the policy remembers no states on which to compare lessons")
+    features = policy.design.features
+    return features.T @ features / len(features)
+
+
 def largest_lessons(policy: RidgePolicy, count: int) -> NDArray[Any]:
-    """Return the episodes of the largest lessons."""
-    order = np.argsort(-lesson_sizes(policy), kind="stable")
+    """Return the episodes of the lessons that carry the largest shares of the policy."""
+    order = np.argsort(-lesson_shares(policy), kind="stable")
     episodes: NDArray[Any] = policy.lessons.column("episodes").cpu().numpy()[order[:count]]
     return episodes
 

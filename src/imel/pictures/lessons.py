@@ -160,7 +160,7 @@ def deletion_figure(
     for curve, colour, label in (
         (random, _RANDOM, "as many at random"),
         (similar, _SIMILAR, "of the episodes most alike"),
-        (largest, _LARGEST, "the largest lessons"),
+        (largest, _LARGEST, "the largest shares of the policy"),
     ):
         played = [whole, *curve.returns]
         means = [float(returns.mean()) for returns in played]

@@ -91,7 +91,7 @@ def delete_lessons(
     seed: int,
     progress: Callable[[float], None] = lambda share: None,
 ) -> tuple[Array, list[Deletion]]:
-    """Evaluate a policy without its largest lessons, the most similar ones, and random ones.
+    """Evaluate a policy without the lessons that carry most of it, similar ones and random ones.
 
     Return the returns of the whole policy and one `Deletion` for each of the `SHARES`.
     """
