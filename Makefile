@@ -55,7 +55,7 @@ benchmarks: install  ## time learning on two tasks, and the explorer with 100,00
 	$(BIN)/python benchmarks/explorer.py
 
 docs: install  ## write the generated tables, and build the documentation into docs/_build
-	$(BIN)/python tests/tables.py
+	PYTHONPATH=. $(BIN)/python tests/tables.py
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build
 
 tutorial: install  ## run docs/tutorial.md, and put what it prints and draws into it (minutes)

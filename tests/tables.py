@@ -1,6 +1,6 @@
 """Tables of the pages that are generated from the code, between markers.
 
-`python tests/tables.py` writes them into the pages; `make docs` does this first. A test fails
+`make docs` writes them into the pages first. A test fails
 where a page and the code differ, so that no default is ever written by hand.
 """
 
@@ -12,13 +12,20 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+from benchmarks.paired import paired_table
+from imel.bench.store import Store
 from imel.policy import POLICIES, ImelPolicy, PaperPolicy, RidgePolicy
+from imel.report.markdown import mean_cell
+from imel.report.names import short_steps, task_title
+from imel.report.results import gather
 from imel.settings.description import field_docs
 from imel.tune.space import SPACES, Choice, Layers, Number, Parameter, Schedule, Whole
 from pages import PAGES, ROOT
 
 _MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 _UNUSED = "–"
+RESULTS = ROOT / "results" / "paper"
+"""The committed runs of the benchmark."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "experience": (
@@ -70,7 +77,25 @@ def table(name: str) -> str:
         return _rows(("parameter", "range", "of the policies"), _search())
     if kind == "layers":
         return _layers()
+    if kind == "results":
+        return _results()
+    if kind == "paired":
+        return "\n".join(paired_table(RESULTS, *which.split()))
     raise ValueError(f"there is no table '{name}'")
+
+
+def _results() -> str:
+    """Return the final returns of the algorithms that the README compares."""
+    compared = ("ridge", "trpo", "ppo")
+    rows = [
+        (
+            task_title(task.task),
+            short_steps(task.steps),
+            *(mean_cell(task.groups[name].evaluated) for name in compared),
+        )
+        for task in gather(Store(RESULTS).rows()).tasks
+    ]
+    return _rows(("task (state, action)", "steps", "`ridge`", "TRPO", "PPO"), rows)
 
 
 def _rows(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -85,7 +85,10 @@ def spread(ends: Array) -> Array:
 
 def _draw_returns(axes: Axes, history: LessonHistory, largest: Array) -> None:
     ends = spread(history.ends)
-    draw_episodes(axes, ends, history.returns, _CURVE, "episodes")
+    # Those that taught in the last rollout may be running still: their returns are not whole
+    whole = history.ends < history.ends.max()
+    whole = whole if whole.any() else ~whole
+    draw_episodes(axes, ends[whole], history.returns[whole], _CURVE, "episodes")
     axes.scatter(
         ends[largest],
         history.returns[largest],

@@ -36,15 +36,15 @@ def task_table(task: TaskResults, labels: Sequence[str], baseline: str) -> list[
         header += [f"wall / {name}", f"cpu / {name}"]
     rows = []
     for group in groups:
-        row = [algorithm_name(group.label), str(len(group.runs)), _mean(group.evaluated)]
-        row.append(_mean(group.explored))
+        row = [algorithm_name(group.label), str(len(group.runs)), mean_cell(group.evaluated)]
+        row.append(mean_cell(group.explored))
         seconds = [_number(value, 1) for value in _times(group)]
         if reference is None:
             rows.append(row + seconds)
         else:
             rows.append(row + _comparison(group, reference) + seconds + _ratios(group, reference))
     if task.random is not None:
-        row = ["random", str(len(task.random.runs)), _mean(task.random.evaluated)]
+        row = ["random", str(len(task.random.runs)), mean_cell(task.random.evaluated)]
         rows.append(row + [_NONE] * (len(header) - len(row)))
     return table(header, rows)
 
@@ -100,7 +100,7 @@ def ablation_table(
     for label in [base, *variants]:
         found = [task.groups.get(label) for task in tasks]
         row = [algorithm_name(label)]
-        row += [_NONE if group is None else _mean(group.evaluated) for group in found]
+        row += [_NONE if group is None else mean_cell(group.evaluated) for group in found]
         if label == base:
             rows.append([*row, _NONE, _NONE])
             continue
@@ -139,7 +139,8 @@ def _ratios(group: Group, reference: Group) -> list[str]:
     return [_number(ours / theirs if theirs else math.nan, 2) for ours, theirs in pairs]
 
 
-def _mean(values: Array) -> str:
+def mean_cell(values: Array) -> str:
+    """Return the interquartile mean of returns with its interval."""
     return _interval(estimate(interquartile_mean, [values]), 1) if len(values) else _NONE
 
 
