@@ -91,7 +91,10 @@ def _results() -> str:
         (
             task_title(task.task),
             short_steps(task.steps),
-            *(mean_cell(task.groups[name].evaluated) for name in compared),
+            *(
+                mean_cell(task.groups[name].evaluated) if name in task.groups else _UNUSED
+                for name in compared
+            ),
         )
         for task in gather(Store(RESULTS).rows()).tasks
     ]
