@@ -24,6 +24,7 @@ class Visit:
     def __init__(self, browser: Browser, address: str, width: int, scheme: Scheme) -> None:
         size: ViewportSize = {"width": width, "height": HEIGHTS[width]}
         self.page = browser.new_page(viewport=size, color_scheme=scheme)
+        self.page.set_default_timeout(90_000)  # a busy machine is no fault of the page
         self.complaints: list[str] = []
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("console", self._heard)
