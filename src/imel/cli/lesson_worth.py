@@ -19,6 +19,7 @@ from imel.policy import RidgePolicy
 from imel.runs.evaluation import evaluate
 from imel.runs.lessons import play_sampled
 from imel.runs.stored import StoredRun
+from imel.settings import RidgeSettings
 
 Array = NDArray[Any]
 
@@ -47,7 +48,7 @@ def worth_of(
     with progress_bar("policy gradient", quiet) as progress:
         seeds = range(first, first + episodes)
         played = play_sampled(policy, env, seeds, progress)
-    return lesson_worth(policy, played, float(stored.config.get("gamma", 0.99)))
+    return lesson_worth(policy, played, float(stored.config.get("gamma", RidgeSettings().gamma)))
 
 
 def judged_lessons(worth: Worth, policy: RidgePolicy) -> dict[str, Any]:
