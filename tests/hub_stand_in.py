@@ -23,6 +23,16 @@ class Hub:
         self.visibility: dict[str, str] = {}
         self.requests: list[tuple[str, str]] = []
         self.url = ""
+        self.lies: dict[str, Any] = {}
+        """Entries that its answer about a repository has instead of the true ones."""
+        self.headers: dict[str, str] = {}
+        """Headers that its files have in addition, or instead of the true ones."""
+        self.endless = False
+        """Whether a file never ends."""
+        self.elsewhere: str | None = None
+        """Where it says that files are."""
+        self.authorised: list[str | None] = []
+        """The tokens that requests came with."""
 
     def commit(self, repo: str, files: dict[str, bytes]) -> str:
         """Put files on top of what is there; the commit's name."""
@@ -62,6 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append((self.command, path))
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.hub.authorised.append(self.headers.get("Authorization"))
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._json({"error": f"Invalid token {self.headers.get('Authorization')}"}, 401)
             return None
@@ -114,7 +125,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._json({"error": "not found"}, 404)
                 return
             siblings = [{"rfilename": name} for name in found[1]]
-            self._json({"id": repo, "sha": found[0], "siblings": siblings, "private": True})
+            about = {"id": repo, "sha": found[0], "siblings": siblings, "private": True}
+            self._json({**about, **self.hub.lies})
             return
         # USER/NAME/resolve/REVISION/FILE
         found = self.hub.at("/".join(words[:2]), words[3])
@@ -123,7 +135,22 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"error": "not found"}, 404)
             return
         etag = hashlib.sha1(content).hexdigest()
-        self._answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": found[0]})
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": found[0], **self.hub.headers}
+        if self.hub.elsewhere is not None:
+            self._answer(302, b"", {**headers, "Location": self.hub.elsewhere + self.path})
+        elif self.hub.endless and self.command == "GET":
+            self._flood(headers)
+        else:
+            self._answer(200, content, headers)
+
+    def _flood(self, headers: dict[str, str]) -> None:
+        self.send_response(200)
+        for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        with contextlib.suppress(OSError):
+            for _ in range(4096):
+                self.wfile.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
 
     do_HEAD = do_GET  # noqa: N815
 

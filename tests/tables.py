@@ -6,18 +6,26 @@ where a page and the code differ, so that no default is ever written by hand.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+from gymnasium import spaces
+from scipy.stats import spearmanr
+
+from benchmarks.dynamics import dynamics_table
 from benchmarks.paired import paired_table
 from imel.bench.store import Store
+from imel.bench.tasks import SPACE_TASKS
+from imel.errors import SpaceError
 from imel.policy import POLICIES, ImelPolicy, PaperPolicy, RidgePolicy
 from imel.report.markdown import mean_cell
-from imel.report.names import short_steps, task_title
-from imel.report.results import gather
+from imel.report.names import algorithm_name, short_steps, task_title
+from imel.report.results import TaskResults, gather
 from imel.settings.description import field_docs
 from imel.tune.space import SPACES, Choice, Layers, Number, Parameter, Schedule, Whole
 from pages import PAGES, ROOT
@@ -26,6 +34,17 @@ _MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", r
 _UNUSED = "–"
 RESULTS = ROOT / "results" / "paper"
 """The committed runs of the benchmark."""
+SPACE_RESULTS = ROOT / "results" / "spaces"
+"""The committed runs of its suite `spaces`."""
+KINDS: dict[str, spaces.Space[Any]] = {
+    "`Box`": spaces.Box(-1.0, 1.0, (2,)),
+    "`Discrete`": spaces.Discrete(2),
+    "`MultiDiscrete`": spaces.MultiDiscrete([2, 3]),
+    "`MultiBinary`": spaces.MultiBinary(2),
+    "`Dict`": spaces.Dict(part=spaces.Discrete(2)),
+}
+PROBES = ROOT / "results" / "probe"
+"""Probes of two runs, and the returns of the interpolators as policies."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "experience": (
@@ -78,15 +97,24 @@ def table(name: str) -> str:
     if kind == "layers":
         return _layers()
     if kind == "results":
-        return _results()
+        return _results(which.split())
+    if kind == "probe":
+        return _probe(which)
+    if kind == "spaces":
+        return _spaces()
+    if kind == "space-results":
+        return _space_results()
+    if kind == "runs":
+        return _runs(which)
     if kind == "paired":
         return "\n".join(paired_table(RESULTS, *which.split()))
+    if kind == "dynamics":
+        return "\n".join(dynamics_table(ROOT / "results" / "dynamics"))
     raise ValueError(f"there is no table '{name}'")
 
 
-def _results() -> str:
-    """Return the final returns of the algorithms that the README compares."""
-    compared = ("ridge", "trpo", "ppo")
+def _results(compared: list[str]) -> str:
+    """Return the final returns of algorithms, on the tasks that the first of them has rows of."""
     rows = [
         (
             task_title(task.task),
@@ -97,11 +125,97 @@ def _results() -> str:
             ),
         )
         for task in gather(Store(RESULTS).rows()).tasks
+        if compared[0] in task.groups
     ]
-    return _rows(("task (state, action)", "steps", "`ridge`", "TRPO", "PPO"), rows)
+    names = ["`ridge`" if name == "ridge" else algorithm_name(name) for name in compared]
+    return _rows(("task (state, action)", "steps", *names), rows)
 
 
-def _rows(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _probe(name: str) -> str:
+    """Return a probe, TASK-STEPS-SEED, beside the returns of policies made of interpolators."""
+    task, document = name.partition("-")[0], json.loads((PROBES / f"{name}.json").read_text())
+    results = next(each for each in gather(Store(PROBES).rows()).tasks if each.task == task)
+    groups = {label.split()[0]: group for label, group in results.groups.items()}
+    rows, ranked = [], []
+    for each in document["interpolators"]:
+        (gain, gain_error), (misfit, misfit_error) = each["gain"], each["misfit"]
+        cells = [f"`{each['name']}`", f"{gain:+.4f} ± {gain_error:.4f}"]
+        cells += [f"{misfit:.3f} ± {misfit_error:.3f}", _UNUSED, _UNUSED]
+        if each["name"] in groups:
+            returns = [run.evaluated for run in groups[each["name"]].runs]
+            ranked.append((gain, -misfit, float(np.mean(returns))))
+            cells[3:] = [" ".join(f"{value:.0f}" for value in returns), f"{np.mean(returns):.0f}"]
+        rows.append(tuple(cells))
+    gains, fits, means = zip(*ranked, strict=True)
+    by_gain, by_fit = (float(spearmanr(one, means).statistic) for one in (gains, fits))
+    lines = _rows(("interpolator", "gain", "error", "returns as a policy", "mean"), rows)
+    return (
+        f"{lines}\n\nRank correlation with the mean return, over {len(ranked)} interpolators: "
+        f"{by_gain:+.1f} by gain, {by_fit:+.1f} by error."
+    )
+
+
+def _spaces() -> str:
+    """Return which spaces each policy takes, as observations and as actions."""
+
+    def taken(policy: type[ImelPolicy], space: spaces.Space[Any]) -> str:
+        observed = _makes(policy, space, KINDS["`Box`"])
+        acted = _makes(policy, KINDS["`Box`"], space)
+        return {(True, True): "✔", (True, False): "observations"}.get((observed, acted), _UNUSED)
+
+    rows = [
+        (f"`{name}`", *(taken(policy, space) for space in KINDS.values()))
+        for name, policy in POLICIES.items()
+    ]
+    return _rows(("policy", *KINDS), rows)
+
+
+def _makes(policy: type[ImelPolicy], observed: spaces.Space[Any], acted: spaces.Space[Any]) -> bool:
+    try:
+        policy(observed, acted, memory_size=2)
+    except SpaceError:
+        return False
+    return True
+
+
+def _space_results() -> str:
+    """Return every seed's final return on tasks with other spaces than vectors, and medians."""
+    columns = ("ridge", "ppo")
+
+    def cell(task: TaskResults, name: str) -> str:
+        if name not in task.groups:
+            return _UNUSED
+        returns = task.groups[name].evaluated
+        return f"**{np.median(returns):.4g}** ({', '.join(f'{value:.4g}' for value in returns)})"
+
+    found = {task.task: task for task in gather(Store(SPACE_RESULTS).rows()).tasks}
+    rows = [
+        (
+            f"`{task.task}`",
+            short_steps(task.steps),
+            *(cell(task, name) for name in columns),
+            _UNUSED if task.random is None else f"{task.random.evaluated.mean():.4g}",
+        )
+        for task in (found[name] for name in SPACE_TASKS if name in found)
+    ]
+    return _rows(("task", "steps", "`RidgePolicy`", "PPO", "at random"), rows)
+
+
+def _runs(folder: str) -> str:
+    """Return the final return of every seed in a store, a row for each task and setting."""
+    rows = [
+        (
+            task_title(task.task),
+            f"`{group.label}`",
+            ", ".join(f"{run.evaluated:.4g} ({run.seed})" for run in group.runs),
+        )
+        for task in gather(Store(RESULTS.parent / folder).rows()).tasks
+        for group in task.groups.values()
+    ]
+    return _rows(("task (state, action)", "algorithm, settings changed", "return (seed)"), rows)
+
+
+def _rows(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [headings, tuple("---" for _ in headings), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 

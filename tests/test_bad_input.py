@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
+from gymnasium import spaces, wrappers
 from gymnasium.wrappers import TransformObservation
 from stable_baselines3.common.vec_env import DummyVecEnv
 from stable_baselines3.ppo import MlpPolicy
@@ -38,8 +38,11 @@ class Blank(gym.Env[Any, Any]):
     [
         (VECTOR, spaces.Dict(arm=VECTOR), "actions .* not Dict.*TransformAction"),
         (VECTOR, spaces.Box(-1.0, 1.0, (2, 2)), "actions .* not Box.*TransformAction"),
-        (VECTOR, spaces.Box(-np.inf, np.inf, (2,)), "action bounds must be finite"),
-        (VECTOR, HALF_OPEN, "action bounds must be finite"),
+        (VECTOR, spaces.Box(-np.inf, np.inf, (2,)), "bounds must be finite.*TransformAction"),
+        (VECTOR, HALF_OPEN, "action bounds must be finite.*TransformAction"),
+        (spaces.Text(3), VECTOR, "observations .* not Text.*FlattenObservation"),
+        (spaces.Sequence(VECTOR), VECTOR, "observations .* not Sequence.*TransformObservation"),
+        (spaces.Graph(VECTOR, None), VECTOR, "observations .* not Graph.*TransformObservation"),
         (spaces.Tuple([VECTOR]), VECTOR, "observations .* not Tuple.*FlattenObservation"),
         (spaces.Dict(eye=spaces.Dict(left=VECTOR)), VECTOR, "'eye'.* not Dict.*FlattenObservation"),
         (
@@ -55,6 +58,35 @@ def test_spaces_that_cannot_be_learned_on(
     with pytest.raises(SpaceError, match=wrong) as refusal:
         IMeL("RidgePolicy", Blank(observations, actions))
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("observations", "actions", "wrap"),
+    [
+        (
+            VECTOR,
+            HALF_OPEN,
+            lambda env: wrappers.TransformAction(env, lambda a: a, spaces.Box(-1.0, 1.0, (2,))),
+        ),
+        (spaces.Tuple([VECTOR, spaces.Discrete(2)]), VECTOR, wrappers.FlattenObservation),
+        (spaces.Text(3), VECTOR, wrappers.FlattenObservation),
+        (spaces.Dict(eye=spaces.Dict(left=VECTOR)), VECTOR, wrappers.FlattenObservation),
+        (
+            spaces.Sequence(VECTOR),
+            VECTOR,
+            lambda env: wrappers.TransformObservation(env, lambda rows: rows[-1], VECTOR),
+        ),
+        (
+            VECTOR,
+            spaces.Dict(arm=VECTOR),
+            lambda env: wrappers.TransformAction(env, lambda a: {"arm": a}, VECTOR),
+        ),
+    ],
+)
+def test_wrapper_that_a_refusal_names_helps(
+    observations: spaces.Space[Any], actions: spaces.Space[Any], wrap: Any
+) -> None:
+    IMeL("RidgePolicy", wrap(Blank(observations, actions)))
 
 
 @pytest.mark.parametrize("name", ["Pendulim-v1", "Nothing-v0", "no_such_module:Nothing-v0"])

@@ -96,7 +96,7 @@ class Listener:
     ("name", "state_dim", "action_dim"),
     [
         ("mountaincar", 2, 1),
-        ("pendulum", 4, 1),
+        ("inverted-pendulum", 4, 1),
         ("double-pendulum", 11, 1),
         ("hopper", 11, 3),
         ("walker2d", 17, 6),
@@ -536,7 +536,7 @@ def test_every_algorithm_of_imel_learns_in_the_bench(scripted: str) -> None:
         rows = train(Run(f"{scripted}Scripted-v0", name, 0, 64, SMALL))
         assert rows[-1]["settings"]["policy"].lower() == f"{name}policy"
         assert rows[-1]["eval_return"] == 15.0
-    baselines = {"trpo", "ppo", "random"}
+    baselines = {"trpo", "ppo", "udrl", "random"}
     assert set(ALGORITHMS) == {"mki", "np", "anp", "regressor", "nearest", "ridge"} | baselines
 
 

@@ -18,7 +18,7 @@ from imel.bench.launch import grid
 from imel.bench.run import FINAL_EPISODES, Run, train
 from imel.bench.store import Store
 from imel.bench.suites import find_suite
-from imel.bench.tasks import TASKS, find_task
+from imel.bench.tasks import SPACE_TASKS, TASKS, find_task
 from imel.cli.main import main
 from imel.errors import ImelError
 
@@ -38,10 +38,39 @@ def test_the_papers_suite_is_every_task_at_its_own_steps_against_the_baselines()
     assert suite.store == Path("results/paper")
 
 
+def test_suite_of_spaces_has_its_tasks_beside_ppo_in_a_store_of_its_own() -> None:
+    suite = find_suite("spaces", quick=False)
+    runs = grid(suite.tasks, suite.algorithms, suite.seeds, suite.steps, {})
+    assert {(run.task, run.steps) for run in runs if run.algorithm != "random"} == {
+        (task.name, task.steps) for task in SPACE_TASKS.values()
+    }
+    assert suite.algorithms == ("ridge", "ppo", "random")
+    assert suite.store == Path("results/spaces")
+    quick = find_suite("spaces", quick=True)
+    assert (quick.tasks, quick.store) == (("levers", "sensors"), Path("results/quick"))
+
+
+@pytest.mark.parametrize(
+    ("task", "policy", "rate"),
+    [
+        ("CartPole-v1", "ActorCriticPolicy", 0.0005),
+        ("sensors", "MultiInputActorCriticPolicy", 0.0003),
+        ("catch", "ActorCriticCnnPolicy", 0.000125),
+    ],
+)
+def test_ppo_has_the_policy_and_the_schedules_of_the_zoo(
+    task: str, policy: str, rate: float
+) -> None:
+    ppo = find_algorithm("ppo")
+    model = ppo.make(find_task(task), ppo.settings(find_task(task), {}), seed=0)
+    assert type(model.policy).__name__ == policy
+    assert model.lr_schedule(0.5) == pytest.approx(rate)  # half of the run is left
+
+
 def test_a_quick_suite_is_a_small_part_in_a_store_of_its_own() -> None:
     quick = find_suite("paper", quick=True)
     assert (quick.tasks, quick.seeds, quick.steps) == (
-        ("mountaincar", "pendulum"),
+        ("mountaincar", "inverted-pendulum"),
         (10, 11),
         10_000,
     )
@@ -124,9 +153,16 @@ def test_actions_of_chance_fill_the_action_space() -> None:
     np.testing.assert_allclose(np.quantile(actions, [0.25, 0.5, 0.75]), [-1, 0, 1], atol=0.1)
 
 
+def test_chance_acts_for_every_copy_that_observes_a_dict() -> None:
+    model = find_algorithm("random").make(find_task("sensors"), {}, seed=0)
+    env = find_task("sensors").make_vector(3, seed=0)
+    actions, _ = model.predict(env.reset())  # type: ignore[arg-type]
+    assert actions.shape == (3, 2)
+
+
 def suite(folder: Path) -> subprocess.Popen[str]:
     code = "import sys; from imel.cli.main import main; sys.exit(main())"
-    words = ["bench", "paper", "--quick", "--tasks", "pendulum", "--algorithms", "mki"]
+    words = ["bench", "paper", "--quick", "--tasks", "inverted-pendulum", "--algorithms", "mki"]
     return subprocess.Popen(
         [sys.executable, "-c", code, *words, "--steps", "2048", "--jobs", "1"],
         cwd=folder,

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import explorer, speed
+from benchmarks.dynamics import left_out
 
 
 def test_speed_puts_tables_of_measurements_into_a_page(
@@ -84,3 +86,25 @@ def test_explorer_times_what_the_page_asks(
     said = capsys.readouterr().out
     for measured in ("first paint", "one step: median", "forgetting 5,000 memories"):
         assert measured in said
+
+
+def test_dynamics_are_predicted_without_the_episode_they_are_of() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(30, 4, generator=generator).double()
+    features[:, 0] = 1.0
+    targets = torch.randn(30, 2, generator=generator).double()
+    episodes = torch.arange(30) // 6
+
+    errors, spread = left_out(features, targets, episodes)
+
+    gram = features.T @ features
+    damping = torch.diag(torch.tensor([0.0, 1.0, 1.0, 1.0])).double()
+    damping *= 1e-3 * gram.diagonal().mean()
+    for episode in range(5):
+        mine = episodes == episode
+        kept = features[~mine]
+        inverse = torch.linalg.inv(kept.T @ kept + damping)
+        predicted = features[mine] @ inverse @ kept.T @ targets[~mine]
+        torch.testing.assert_close(errors[mine], targets[mine] - predicted)
+        variances = (features[mine] @ inverse @ features[mine].T).diagonal()
+        torch.testing.assert_close(spread[mine], variances)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import pickle
@@ -280,3 +281,15 @@ def test_a_policy_of_ones_own_is_named_at_load(tmp_path: Path) -> None:
 
     assert type(loaded.policy) is OwnPolicy
     np.testing.assert_array_equal(answers(loaded), answers(model))
+
+
+def test_files_of_many_sizes_leave_nothing_behind_in_memory(tmp_path: Path) -> None:
+    def kept() -> int:
+        return sum(issubclass(type(each), type) for each in gc.get_objects())
+
+    document = {"kind": "model", "policy": "P", "policy_arguments": {}}
+    checkpoint.write(tmp_path / "file", {"x": torch.zeros(1)}, document)
+    before = kept()
+    for size in range(20, 40):  # as the actions of a running episode, of which there are ever more
+        checkpoint.write(tmp_path / "file", {"x": torch.zeros(size)}, document)
+    assert kept() == before

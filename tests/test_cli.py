@@ -45,7 +45,9 @@ RUN_FILES = {
     "progress.csv",
     "monitor.csv",
     "model.safetensors",
+    "best.safetensors",
     "evaluation.json",
+    "evaluations.json",
     "curve.png",
     "policy.png",
 }
@@ -503,7 +505,8 @@ def test_a_non_finite_reward_ends_the_run_in_one_line_with_the_model_saved(
     model = IMeL.load("here/model.safetensors")
     assert model.iteration == 3  # at 64 steps an iteration, step 200 is in the fourth
     logs = {"config.json", "provenance.json", "progress.csv", "monitor.csv"}
-    assert names(Path("here")) == logs | {"model.safetensors"}
+    best = {"best.safetensors", "evaluations.json"}
+    assert names(Path("here")) == logs | best | {"model.safetensors"}
 
 
 def test_an_environment_that_fails_leaves_a_traceback_and_the_model(

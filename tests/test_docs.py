@@ -17,10 +17,13 @@ import pytest
 import tyro
 
 import imel
-from imel import IMeL
+from imel import IMeL, ridge
 from imel.cli.main import COMMANDS, main
+from imel.distributions import categorical
 from imel.explain.lessons import LessonContributions
+from imel.normaliser import Normaliser
 from imel.policy import POLICIES
+from imel.updates import ridge as ridge_update
 from pages import OUTPUT, PAGES, ROOT, SHELLS, TUTORIAL, blocks, commands, program, run_page
 from small import BATCH, LogBook
 from tables import GROUPS, by_hand, generated
@@ -244,7 +247,7 @@ def test_the_functions_and_modules_that_pages_name_exist() -> None:
     names -= {f"lessons.{field.name}" for field in fields(LessonContributions)}  # of an explanation
     assert len(names) > 30
     assert [name for name in sorted(names) if not exists(name)] == []
-    assert not exists("improvement.step_sizes")
+    assert not exists("distributions.gaussian.step_sizes")
 
 
 def test_the_interpolator_shown_fits_into_sixty_lines() -> None:
@@ -356,3 +359,24 @@ def test_the_search_for_quoted_defaults_finds_them() -> None:
     page = "The default of `memory_size` is 2048. A `std` of 3 is wide.\n"
     page += "```text\n`std` is 1 by default\n```\n"
     assert quoted_defaults(page) == ["The default of `memory_size` is 2048."]
+
+
+QUOTED = (
+    ("algorithm", "at no remembered state more than ten times that", ridge_update._PEAK, 10.0),
+    ("paper-notes", "at no remembered state more than ten times that", ridge_update._PEAK, 10.0),
+    ("metrics", "at most ten times `trust_region`", ridge_update._PEAK, 10.0),
+    ("algorithm", "less than a tenth of the return's own", ridge_update._WORTHWHILE, 0.1),
+    ("metrics", "Below 0.1 steps are shorter", ridge_update._WORTHWHILE, 0.1),
+    ("algorithm", "clipped at 5 deviations", ridge.REACH, 5.0),
+    ("algorithm", "clipped at 10 deviations", Normaliser(1).clip, 10.0),
+    ("paper-notes", "above a tenth of the mean", categorical._REACHABLE, 0.1),
+)
+"""Constants in prose that are no settings: the page, its words, the constant and its value."""
+
+
+@pytest.mark.parametrize(("page", "words", "constant", "value"), QUOTED)
+def test_the_constants_that_pages_quote_are_those_of_the_code(
+    page: str, words: str, constant: float, value: float
+) -> None:
+    assert words in " ".join((ROOT / "docs" / f"{page}.md").read_text().split())
+    assert constant == value

@@ -13,9 +13,10 @@ import pytest
 import faulty
 from imel import IMeL, ImelError
 from imel.cli.main import main
-from imel.environments import Workers, make_environments
+from imel.environments import make_environments
 from imel.errors import EnvironmentFaultError
-from imel.persistence.saving import model_tensors
+from imel.persistence.state import model_tensors
+from imel.workers import Workers
 from small import SMALL, differing
 
 TOTAL = 6 * SMALL["rollout_size"]

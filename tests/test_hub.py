@@ -104,6 +104,7 @@ def test_a_revision_is_what_was_published_then(hub: Hub, run: Path, trained: IMe
     push_to_hub(run, "me/pendulum")
     first = hub.commits["me/pendulum"][0][0]
     small_model().learn(BATCH).save(run / "model.safetensors")
+    (run / "evaluation.json").unlink()
     push_to_hub(run, "me/pendulum")
 
     assert load_from_hub("me/pendulum", revision=first).num_timesteps == 2 * BATCH

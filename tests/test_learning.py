@@ -10,12 +10,15 @@ import statistics
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
+from imel import IMeL, MkiPolicy
 from imel.bench.launch import grid, launch
 from imel.bench.processes import Processes
 from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store
+from imel.interpolators.base import Weighted, effective_neighbours
 from imel.report.results import gather
 from imel.report.table import tables
 
@@ -77,3 +80,20 @@ def test_one_environment_learns_too(tmp_path: Path) -> None:
 def test_it_costs_less_than_trpo_on_one_core(tmp_path: Path) -> None:
     rows = final_rows(tmp_path, "HalfCheetah-v5", ["mki", "trpo"], range(1), 100_000, jobs=1)
     assert rows["mki"][0]["seconds"] < rows["trpo"][0]["seconds"]
+
+
+def test_an_action_of_mki_is_the_weighted_mean_of_few_memories() -> None:
+    model = IMeL("MkiPolicy", "HalfCheetah-v5", seed=0).learn(60_000)
+    policy, column = model.policy, model.policy.memory.column
+    assert isinstance(policy, MkiPolicy)
+    states = column("states")
+    conditioned = policy.conditioned
+    assert isinstance(conditioned, Weighted)
+    weights = conditioned.weights(policy.normaliser(states))
+    error = (policy.act(states)[0] - weights @ column("improved_means")).abs().max()
+    share = effective_neighbours(weights).mean() / len(states)
+    print(f"error {error:.1e}, effective neighbours {share:.1%} of {len(states)} memories")
+    assert error < 1e-5
+    assert weights.min() >= 0.0
+    torch.testing.assert_close(weights.sum(dim=1), torch.ones(len(states)), atol=1e-5, rtol=0.0)
+    assert share < 0.15

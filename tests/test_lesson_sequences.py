@@ -51,7 +51,7 @@ class Student:
         )
         policy.design.update(memory)
         self.iteration, self.episodes = self.iteration + 1, self.episodes + count
-        episodes, parts = policy.step(memory.column("episodes"), self.random(len(memory), ACTIONS))
+        episodes, parts = policy.step(self.random(len(memory), ACTIONS))
         policy.move(episodes, parts, scale=0.5)
 
     def normalise(self, _: int) -> None:

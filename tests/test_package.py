@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import imel
 from imel.extras import require
@@ -31,9 +32,12 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "trackio": ("trackio",),
     "tune": ("optuna",),
+    "probe": ("sklearn",),
     "datasets": ("minari", "h5py", "pyarrow"),
     "hub": ("huggingface_hub",),
     "ray": ("ray",),
+    "slurm": ("submitit",),
+    "onnx": ("onnx",),
     "envpool": ("envpool",),
     "explorer": ("fastapi", "uvicorn", "pygame"),
 }
@@ -112,8 +116,13 @@ def test_the_wheel_trains_where_it_is_installed(wheel: Path, tmp_path: Path) -> 
 # --- versions and names ---
 
 
-def test_the_version_is_the_same_everywhere() -> None:
-    assert imel.__version__ == PROJECT["version"]
+def test_the_version_has_one_source() -> None:
+    assert "version" not in PROJECT
+    assert "version" in PROJECT["dynamic"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"]
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert imel.__version__ == cited == newest[1]
 
 
 def test_every_public_name_is_there_and_a_wrong_one_is_not() -> None:
@@ -137,6 +146,12 @@ def test_help_and_version_need_neither_torch_nor_an_extra() -> None:
         "sys.exit(' '.join({'torch', 'numpy', 'stable_baselines3'} & set(sys.modules)) or 0)"
     )
     assert imel.__version__ in python("-c", script)
+
+
+def test_the_package_is_run_as_the_command_is() -> None:
+    asked = [sys.executable, "-m", "imel", "--version"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True)
+    assert imel.__version__ in told.stdout
 
 
 def test_the_algorithm_and_every_command_are_imported_without_an_extra() -> None:

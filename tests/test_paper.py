@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from imel.advantage import Estimator, estimate_advantages
+from imel.distributions.gaussian import improved_means, mean_kl, step_size
 from imel.experience import Context
-from imel.improvement import improved_means, mean_kl, step_size
 from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
 from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
 from imel.settings import FitSettings

@@ -11,7 +11,14 @@ import pytest
 import torch
 
 from imel import IMeL, MkiPolicy
-from imel.improvement import StdMode, improved_means, improved_stds, mean_kl, next_std, step_size
+from imel.distributions.gaussian import (
+    StdMode,
+    improved_means,
+    improved_stds,
+    mean_kl,
+    next_std,
+    step_size,
+)
 from imel.memory import Memory
 from samples import Batch, experiences, log_density
 from toy import PointEnv, ScriptedEnv

@@ -417,7 +417,7 @@ def test_a_search_goes_on_when_a_machine_dies(
         settings = [f"{name}={value}" for name, value in fixed.items()]
         assert main(["tune", task, *words, "--set", *settings]) == 0
         assert killer.killed
-    with opened(tmp_path, Problem(task, "regressor", 1024, (0,), fixed), seed=0) as study:
+    with opened(tmp_path, Problem(task, "regressor", 1024, (0,), fixed), seed=0) as (study, _):
         assert len(completed(study)) == 4
 
 

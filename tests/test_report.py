@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.figure import Figure
 from numpy.testing import assert_allclose, assert_array_equal
+from numpy.typing import NDArray
 
 from imel.errors import ImelError
+from imel.names import DimensionNames, names_for
 from imel.pictures.curve import (
     Evaluation,
     LearningCurve,
@@ -25,7 +28,7 @@ from imel.pictures.curve import (
 from imel.pictures.nearby import episode_trend, summarise_near
 from imel.pictures.plane import policy_surface, state_plane
 from imel.pictures.surface import PolicySurface, surface_figure
-from imel.policy import MkiPolicy
+from imel.policy import ImelPolicy, MkiPolicy
 
 # --- running summaries ---
 
@@ -208,14 +211,20 @@ def test_map_and_memories_share_a_colour_scale_centred_at_zero() -> None:
     assert_allclose(np.asarray(dots.get_offsets()), surface.positions)
 
 
+def largest_changes(surface: PolicySurface) -> NDArray[Any]:
+    """Return the 40 memories that change most: more arrows could not be told apart."""
+    return np.argsort(-np.abs(surface.improved_means - surface.old_means), kind="stable")[:40]
+
+
 def test_arrows_go_from_the_old_mean_to_the_improved_one() -> None:
     surface = a_surface(60)
     _, right = panels(surface_figure(surface))
     arrows = {c.get_label(): c for c in right.collections if isinstance(c, LineCollection)}
-    old, improved = surface.old_means, surface.improved_means
+    rows = largest_changes(surface)
+    old, improved = surface.old_means[rows], surface.improved_means[rows]
     for label, chosen in (("raised", improved > old), ("lowered", improved < old)):
-        drawn = np.array(arrows[f"μ → μ*, {label}"].get_segments())  # [n, 2, 2]
-        x = surface.positions[chosen, 0]
+        drawn = np.array(arrows[f"μ → μ*, the largest, {label}"].get_segments())  # [n, 2, 2]
+        x = surface.positions[rows][chosen, 0]
         expected = np.stack([x, old[chosen], x, improved[chosen]], axis=1).reshape(-1, 2, 2)
         assert_allclose(drawn, expected)
 
@@ -225,8 +234,9 @@ def test_arrows_on_the_map_are_as_long_as_the_change_is_large() -> None:
     left, _ = panels(surface_figure(surface))
     (arrows,) = (c for c in left.collections if isinstance(c, LineCollection))
     starts, ends = np.array(arrows.get_segments()).swapaxes(0, 1)  # [n, 2] each
-    assert_allclose(starts, surface.positions)
-    change = surface.improved_means - surface.old_means
+    rows = largest_changes(surface)
+    assert_allclose(starts, surface.positions[rows])
+    change = (surface.improved_means - surface.old_means)[rows]
     length = (ends - starts)[:, 1]
     assert_allclose(length, change * (length[0] / change[0]))
     assert length[0] / change[0] > 0.0
@@ -267,6 +277,10 @@ def a_policy(states: torch.Tensor, improved: torch.Tensor) -> MkiPolicy:
     return policy
 
 
+def numbered(policy: ImelPolicy) -> DimensionNames:
+    return names_for(None, *policy.dimensions)
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(3)
@@ -275,7 +289,7 @@ def generator() -> torch.Generator:
 def test_a_state_of_two_dimensions_is_its_own_plane(generator: torch.Generator) -> None:
     states = torch.randn(200, 2, generator=generator) * torch.tensor([5.0, 0.1]) + 2.0
     policy = a_policy(states, torch.randn(200, 1, generator=generator))
-    surface = policy_surface(policy, "a title")
+    surface = policy_surface(policy, "a title", numbered(policy))
     assert surface.axis_labels == ("state 0", "state 1")
     assert surface.title == "a title"
     assert_allclose(surface.positions, states.numpy(), rtol=1e-6)
@@ -295,12 +309,13 @@ def test_a_larger_state_is_drawn_over_its_first_two_principal_components(
         [common * 3.0, common * 0.2, -common, torch.randn(400, 2, generator=generator)], dim=1
     )
     policy = a_policy(states, torch.randn(400, 1, generator=generator))
-    plane = state_plane(policy)
+    plane = state_plane(policy, numbered(policy))
     first = plane.directions[0]
     assert_allclose(first.abs()[:3].numpy(), 1 / np.sqrt(3), atol=0.01)
     assert_allclose((plane.directions @ plane.directions.T).numpy(), np.eye(2), atol=1e-5)
     assert plane.labels[0].startswith("component 1 (6")
-    surface = policy_surface(policy, "")
+    assert "0.58 state 0" in " ".join(plane.labels[0].split())
+    surface = policy_surface(policy, "", numbered(policy))
     spread = surface.positions.var(axis=0)
     assert spread[0] > spread[1]
     normalised = policy.normaliser(states)
@@ -315,7 +330,8 @@ def test_a_larger_state_is_drawn_over_its_first_two_principal_components(
 
 def test_a_state_of_one_dimension_can_be_drawn_too(generator: torch.Generator) -> None:
     states = torch.randn(50, 1, generator=generator)
-    surface = policy_surface(a_policy(states, states.clone()), "")
+    policy = a_policy(states, states.clone())
+    surface = policy_surface(policy, "", numbered(policy))
     assert surface.axis_labels[1] == "no second dimension"
     assert np.isfinite(surface.means).all()
     assert_allclose(surface.positions[:, 1], 0.0)
@@ -328,15 +344,19 @@ def test_the_action_that_varies_most_in_memory_is_shown_unless_another_is_chosen
     states = torch.randn(100, 2, generator=generator)
     improved = torch.randn(100, 3, generator=generator) * torch.tensor([0.1, 0.2, 0.9])
     policy = a_policy(states, improved)
-    surface = policy_surface(policy, "run")
+    surface = policy_surface(policy, "run", numbered(policy))
     assert surface.title == "run: action 2 of 3, whose μ* varies most"
     assert_allclose(surface.improved_means, improved[:, 2].numpy())
-    surface = policy_surface(policy, "run", action=0)
+    surface = policy_surface(policy, "run", numbered(policy), action=0)
     assert surface.title == "run: action 0 of 3"
     assert surface.action_label == "action 0"
     assert_allclose(surface.improved_means, improved[:, 0].numpy())
+    names = DimensionNames(("x", "y"), ("thigh", "leg", "foot"))
+    surface = policy_surface(policy, "run", names)
+    assert surface.title == "run: action 2 of 3, foot, whose μ* varies most"
+    assert (surface.action_label, surface.axis_labels) == ("foot", ("x", "y"))
     with pytest.raises(ImelError, match="action=3 is not between 0 and 2"):
-        policy_surface(policy, "run", action=3)
+        policy_surface(policy, "run", numbered(policy), action=3)
 
 
 def test_states_are_asked_in_chunks_and_put_together_in_order(
@@ -352,7 +372,7 @@ def test_states_are_asked_in_chunks_and_put_together_in_order(
 
     monkeypatch.setattr(policy, "_act", act)
     monkeypatch.setattr("imel.pictures.plane._CHUNK", 77)
-    surface = policy_surface(policy, "")
+    surface = policy_surface(policy, "", numbered(policy))
     assert max(sizes) == 77
     assert_array_equal(surface.policy_means, states[:, 0].double().numpy())
     assert_allclose(surface.means, np.tile(surface.x, (len(surface.y), 1)), rtol=1e-6)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,15 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from imel import IMeL, ImelError
 from imel.errors import CheckpointError
+from imel.persistence import checkpoint
+from imel.persistence.manifest import model_document
 from imel.persistence.resume import (
     RunCheckpoints,
     checkpoints_in,
     differences,
     latest_checkpoint,
 )
-from imel.persistence.saving import model_document, model_tensors
+from imel.persistence.state import model_tensors
 from small import BATCH, LogBook, differing, points, small_model
 
 TOTAL = 11 * BATCH
@@ -172,3 +176,40 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_or_not_as_asked(
         model.learn(TOTAL, callback)
     assert model.num_timesteps == TOTAL
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_goes_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, usual = threading.Event(), os.fsync
+    absent: list[bool] = []
+
+    def slow(descriptor: int) -> None:
+        assert disk.wait(60)
+        usual(descriptor)
+
+    class Watch(BaseCallback):
+        def _on_step(self) -> bool:
+            if isinstance(self.model, IMeL) and self.model.iteration == 1:
+                absent.append(not checkpoints_in(tmp_path))
+                if len(absent) == 3:
+                    disk.set()
+            return True
+
+    monkeypatch.setattr("imel.persistence.files.os.fsync", slow)
+    whole = small_model().learn(2 * BATCH)
+    model = small_model().learn(2 * BATCH, [RunCheckpoints(tmp_path, every=1), Watch()])
+    assert absent[:3] == [True] * 3
+    (path,) = checkpoints_in(tmp_path)
+    assert IMeL.load(path).iteration == 1
+    assert model.iteration == whole.iteration == 2
+
+
+def test_a_checkpoint_holds_what_the_model_was_when_it_was_taken(tmp_path: Path) -> None:
+    model = small_model().learn(BATCH)
+    before = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
+    write = checkpoint.prepare(tmp_path / "model", *model.contents())
+    model.policy.memory.states.fill_(7.0)
+    model.critic.zero_grad()
+    write()
+    assert not differing(before, model_tensors(IMeL.load(tmp_path / "model")))

@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imel import IMeL, RidgePolicy
-from imel.improvement import improved_means, shift_kls
+from imel.advantage import replayed_advantages
+from imel.distributions.gaussian import improved_means, shift_kls
 from imel.memory import Memory
 from imel.normaliser import Normaliser
-from imel.ridge import Design, RandomFeatures
+from imel.ridge import Design, RandomFeatures, damped_inverse
+from imel.updates import ridge as ridge_update
+from imel.updates.ridge import effective_sample_size
 from small import BATCH, LogBook, small_model
 
 STATE_DIM, ACTION_DIM = 3, 2
@@ -95,7 +98,9 @@ def test_gram_matrix_is_bit_for_bit_what_it_is_computed_afresh() -> None:
         assert torch.equal(design.features, afresh.features)
 
         features = phi(normaliser(memory.column("states"))).double()
-        torch.testing.assert_close(design.gram, features.T @ features, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(design.gram, (features.T @ features).float())
+        theta = torch.randn(features.shape[1], ACTION_DIM)
+        torch.testing.assert_close(design.predict(theta), (features @ theta.double()).float())
     assert len(memory) < 95, "some rollouts were forgotten"
 
 
@@ -153,7 +158,7 @@ def test_step_is_a_damped_natural_policy_gradient(penalty: float) -> None:
         column("advantages"), column("actions"), means, stds.expand_as(means), eta
     )
 
-    _, parts = policy.step(column("episodes"), improved - means)
+    _, parts = policy.step(improved - means)
     step = parts.double().sum(dim=0).numpy()
 
     tensors = (policy.design.features, column("advantages"), column("actions"), means, stds)
@@ -171,16 +176,16 @@ def test_parts_of_a_step_are_what_each_episode_asks_for_and_sum_to_the_step() ->
     column = policy.memory.column
     improvements = column("improved_means") - column("means")
 
-    episodes, parts = policy.step(column("episodes"), improvements)
+    episodes, parts = policy.step(improvements)
 
     assert episodes.tolist() == list(range(12))
-    features, inverse = policy.design.features.double(), policy.design.inverse(1.0)
+    features, inverse = policy.design.features.double(), damped_inverse(policy.design.gram, 1.0)
     whole = inverse @ features.T @ improvements.double()
     torch.testing.assert_close(parts.double().sum(dim=0), whole, rtol=1e-5, atol=1e-6)
     for episode, part in zip(episodes.tolist(), parts, strict=True):
         mine = column("episodes") == episode
         alone = torch.where(mine[:, None], improvements, 0.0)
-        _, others = policy.step(column("episodes"), alone)
+        _, others = policy.step(alone)
         torch.testing.assert_close(others.sum(dim=0), part, rtol=1e-5, atol=1e-6)
 
 
@@ -292,3 +297,33 @@ def test_lessons_know_when_their_episodes_were_and_what_they_returned() -> None:
     for episode, returned in zip(episodes, returns, strict=True):
         rewards = memory.column("rewards")[memory.column("episodes") == episode]
         assert returned == pytest.approx(float(rewards.sum()), rel=1e-5)
+
+
+def test_effective_sample_size_is_the_share_of_memories_that_count() -> None:
+    assert effective_sample_size(torch.full((8,), 0.3)) == pytest.approx(1.0)
+    assert effective_sample_size(torch.tensor([1.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)
+    assert effective_sample_size(torch.tensor([1.0, 1.0, 0.0, 0.0])) == pytest.approx(0.5)
+
+
+def test_temporal_differences_use_the_critic_at_the_true_successor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = small_model("RidgePolicy", gamma=0.9)
+    checked = []
+
+    def compared(deltas: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+        memory, normaliser = model.policy.memory, model.policy.normaliser
+        order, _ = memory.in_time()
+        with torch.no_grad():
+            now, then = (
+                model.critic(normaliser(memory.column(name))) for name in ("states", "next_states")
+            )
+        rewards = model.return_scale.scale(memory.column("rewards"))
+        expected = rewards + 0.9 * then * (1.0 - memory.column("terminated")) - now
+        torch.testing.assert_close(deltas, expected[order], rtol=1e-4, atol=1e-5)
+        checked.append(len(deltas))
+        return replayed_advantages(deltas, *others)
+
+    monkeypatch.setattr(ridge_update, "replayed_advantages", compared)
+    model.learn(3 * BATCH)
+    assert checked[-1] > BATCH

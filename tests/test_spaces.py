@@ -15,15 +15,17 @@ from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecTransposeImage
 
 from imel import IMeL
+from imel.bench.space_tasks import Catch, Levers, Sensors
 from imel.errors import ImelError, SettingsError
 from imel.explain import policy_without
+from imel.names import names_for
 from imel.persistence.resume import RunCheckpoints
 from imel.policy import POLICIES, ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
 from small import differing, tensors_of
-from space_envs import Catch, Levers, Sensors
 
 SMALL: dict[str, Any] = {"n_envs": 4, "rollout_size": 128, "memory_size": 256, "seed": 3}
+IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
 TASKS = ("CartPole-v1", "Levers-v0", "Sensors-v0", "Catch-v0")
 
 
@@ -143,11 +145,34 @@ def test_demonstrated_choices_are_imitated() -> None:
     np.testing.assert_array_equal(model.predict(lamps, deterministic=True)[0], lamps)
 
 
-def test_stacked_and_transposed_frames_are_observed() -> None:
-    env = VecTransposeImage(VecFrameStack(DummyVecEnv([Catch, Catch]), 2))
-    model = IMeL("RidgePolicy", env, rollout_size=32, memory_size=64, seed=0).learn(64)
+def stacked() -> VecTransposeImage:
+    return VecTransposeImage(VecFrameStack(DummyVecEnv([Catch, Catch]), 2))
+
+
+def test_stacked_frames_are_learned_on_explained_saved_and_resumed(tmp_path: Path) -> None:
+    def callback(folder: str) -> RunCheckpoints:
+        return RunCheckpoints(tmp_path / folder, every=1, keep=5)
+
+    model = IMeL("RidgePolicy", stacked(), rollout_size=32, memory_size=64, seed=0)
+    model.learn(128, callback=callback("whole"))
+    assert model.env is not None
     assert model.observation_space.shape == (2, 84, 84)
+    assert model.policy.memory.states.shape == (64, 512)
     assert np.isfinite(model.policy.memory.column("states").numpy()).all()
+    observations: Any = model.env.reset()
+    why = model.explain(one(observations))
+    np.testing.assert_allclose(why.lessons.contributions.sum(axis=0), why.mean, atol=1e-4)
+    model.save(tmp_path / "model")
+    again = IMeL.load(tmp_path / "model", env=stacked())
+    np.testing.assert_array_equal(
+        model.predict(observations, deterministic=True)[0],
+        again.predict(observations, deterministic=True)[0],
+    )
+    first = sorted((tmp_path / "whole").glob("*.safetensors"))[0]
+    resumed = IMeL.resume(first, stacked())
+    rest = resumed.remaining_timesteps
+    resumed.learn(rest, reset_num_timesteps=False, callback=callback("again"))
+    assert not differing(tensors_of(model), tensors_of(resumed))
 
 
 def test_small_image_is_flattened_and_scaled() -> None:
@@ -164,7 +189,7 @@ def test_observation_a_policy_cannot_observe_is_refused() -> None:
 
 @pytest.mark.parametrize("workers", [False, True])
 def test_dict_observations_come_from_processes_too(workers: bool) -> None:
-    env = "space_envs:Sensors-v0"  # which a process of its own has to import
+    env = "imel.bench.space_tasks:Sensors-v0"  # which a process of its own has to import
     made = IMeL("RidgePolicy", env, workers=workers, **{**SMALL, "n_envs": 2})
     assert made.env is not None
     states = made.policy.observe(made.env.reset())
@@ -210,6 +235,35 @@ def test_discrete_entropy_is_logged_and_sigma_is_not() -> None:
     assert torch.equal(model.policy.std, torch.ones(2))
 
 
-def test_sensors_are_one_vector() -> None:
+def test_numbers_of_a_state_are_named_by_the_observation_space() -> None:
     policy = RidgePolicy(Sensors().observation_space, Sensors.action_space)
     assert policy.state_dim == 1 + 2 + 2
+    states = torch.from_numpy(policy.observe({"height": [[0.5]], "lamp": [1], "noise": [[1, 0]]}))
+    names = names_for(None, *policy.dimensions).state
+    assert dict(zip(names, states[0].tolist(), strict=True)) == {
+        "height": 0.5,
+        "lamp = 0": 0.0,
+        "lamp = 1": 1.0,
+        "noise 0": 1.0,
+        "noise 1": 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("space", "first", "last"),
+    [
+        (spaces.Discrete(3, start=-1), "state = -1", "state = 1"),
+        (spaces.MultiDiscrete([2, 3]), "state 0 = 0", "state 1 = 2"),
+        (IMAGE, "state feature 0", "state feature 511"),
+        (spaces.Box(-1, 1, (2, 3)), "state 0", "state 5"),
+        (spaces.Box(-1, 1, (3,)), "state 0", "state 2"),
+        (spaces.Dict(eye=IMAGE), "eye feature 0", "eye feature 255"),
+    ],
+)
+def test_every_number_of_a_state_has_a_name(
+    space: spaces.Space[Any], first: str, last: str
+) -> None:
+    policy = RidgePolicy(space, spaces.Discrete(2))
+    names = names_for(None, *policy.dimensions).state
+    assert len(names) == policy.state_dim
+    assert (names[0], names[-1]) == (first, last)

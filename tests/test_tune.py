@@ -11,6 +11,8 @@ import sys
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import fields
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +89,7 @@ class Heard:
     def advanced(self, number: int, share: float) -> None:
         self.shares.append(share)
 
-    def ended(self, number: int, outcome: float | Failure | None) -> None:
+    def ended(self, number: int, outcome: float | Failure | None, count: int) -> None:
         self.outcomes.append(outcome)
 
 
@@ -165,7 +167,7 @@ def test_defaults_beside_the_space_are_run_as_they_are() -> None:
 
 def test_the_first_trial_is_the_default_and_the_best_is_the_highest_mean(tmp_path: Path) -> None:
     pool, heard = ScriptedPool(lambda run: gamma(run) + run.seed), Heard()
-    with opened(tmp_path, PROBLEM, seed=0) as study:
+    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         Search(study, PROBLEM, pool, heard).run(6)
         assert pool.started[0].settings() == PROBLEM.run({}, 0).settings()
         assert [run.seed for run in pool.started[:2]] == [0, 1]
@@ -185,7 +187,7 @@ def test_the_first_trial_is_the_default_and_the_best_is_the_highest_mean(tmp_pat
 def test_a_trial_behind_the_median_is_pruned_and_its_second_seed_never_run(tmp_path: Path) -> None:
     values = iter([1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 2.2, 5.0, 5.0])
     pool, heard = ScriptedPool(lambda run: next(values)), Heard()
-    with opened(tmp_path, PROBLEM, seed=0) as study:
+    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         Search(study, PROBLEM, pool, heard).run(6)
         assert heard.outcomes == [1.0, 2.0, 3.0, 4.0, None, 5.0]
         assert pool.stopped == [4]
@@ -201,7 +203,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on(tmp_path: Path) -> None:
     outcomes = iter(results)
     problem = Problem("Pendulum-v1", "mki", 1000, (0,), {})
     pool, heard = ScriptedPool(lambda run: next(outcomes), jobs=2), Heard()
-    with opened(tmp_path, problem, seed=0) as study:
+    with opened(tmp_path, problem, seed=0) as (study, _):
         Search(study, problem, pool, heard).run(4)
         states = [trial.state for trial in study.trials]
         assert states.count(TrialState.FAIL) == 2
@@ -219,11 +221,11 @@ def ask(study: optuna.Study) -> optuna.Trial:
 
 
 def test_trials_running_at_a_kill_are_failed_and_not_counted(tmp_path: Path) -> None:
-    with opened(tmp_path, PROBLEM, seed=0) as study:
+    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         study.tell(ask(study), 1.0)
         drawn = ask(study).params
         ask(study)  # and the process is killed
-    with opened(tmp_path, PROBLEM, seed=0) as study:
+    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         assert [trial.state for trial in study.trials] == [
             TrialState.COMPLETE,
             TrialState.FAIL,
@@ -234,40 +236,36 @@ def test_trials_running_at_a_kill_are_failed_and_not_counted(tmp_path: Path) -> 
         Search(study, PROBLEM, pool, Heard()).run(3)
         assert [trial.number for trial in counted(study)] == [0, 3, 4]
         assert drawn not in [trial.params for trial in counted(study)]
-    with opened(tmp_path, PROBLEM, seed=0) as study:
+    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         pool = ScriptedPool(gamma)
         Search(study, PROBLEM, pool, Heard()).run(3)
         assert pool.started == []
 
 
 def test_the_default_settings_are_tried_again_if_their_trial_was_killed(tmp_path: Path) -> None:
-    with opened(tmp_path, PROBLEM, seed=0) as study:
+    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         assert ask(study).params == PROBLEM.default
-    with opened(tmp_path, PROBLEM, seed=0) as study:
+    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         assert ask(study).params == PROBLEM.default
         assert ask(study).params != PROBLEM.default
 
 
 def test_a_journal_cut_in_the_middle_of_a_line_loses_that_line_only(tmp_path: Path) -> None:
-    with opened(tmp_path, PROBLEM, seed=0) as study:
+    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         study.tell(ask(study), 1.0)
         study.tell(ask(study), 2.0)
     journal = tmp_path / JOURNAL
     journal.write_bytes(journal.read_bytes()[:-10])
     (tmp_path / f"{JOURNAL}.lock").symlink_to(journal)  # a writer was killed while it wrote
     for value in (3.0, 4.0):
-        with opened(tmp_path, PROBLEM, seed=0) as study:
+        with opened(tmp_path, PROBLEM, seed=0) as (study, _):
             study.tell(ask(study), value)
-    with opened(tmp_path, PROBLEM, seed=0) as study:
+    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         assert [trial.value for trial in completed(study)] == [4.0, 3.0, 1.0]
 
 
-def test_a_study_is_of_one_problem_and_one_process(tmp_path: Path) -> None:
-    with (
-        opened(tmp_path, PROBLEM, seed=0),
-        pytest.raises(ImelError, match="another process is working on the study"),
-        opened(tmp_path, PROBLEM, seed=0),
-    ):
+def test_a_study_is_of_one_problem(tmp_path: Path) -> None:
+    with opened(tmp_path, PROBLEM, seed=0):
         pass
     other = Problem("Pendulum-v1", "ridge", 2000, (0, 1), {})
     with (
@@ -275,6 +273,86 @@ def test_a_study_is_of_one_problem_and_one_process(tmp_path: Path) -> None:
         opened(tmp_path, other, seed=0),
     ):
         pass
+
+
+# --- a study of several processes ---
+
+
+def work_on(folder: Path, trials: int, start: Event, done: Connection) -> None:
+    """Search with an own pool, slowly enough for processes to overlap; say who was last."""
+    start.wait()
+
+    def slow(run: Run) -> float:
+        time.sleep(0.05)
+        return gamma(run)
+
+    with opened(folder, PROBLEM, seed=0) as (study, last):
+        Search(study, PROBLEM, ScriptedPool(slow), Heard()).run(trials)
+        done.send(last())
+
+
+def test_processes_share_a_study_and_one_of_them_is_the_last(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    start = context.Event()
+    pipes = [context.Pipe(duplex=False) for _ in range(2)]
+    workers = [
+        context.Process(target=work_on, args=(tmp_path, 12, start, theirs)) for _, theirs in pipes
+    ]
+    for worker in workers:
+        worker.start()
+    start.set()
+    for worker in workers:
+        worker.join()
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert sorted(ours.recv() for ours, _ in pipes) == [False, True]
+    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
+        trials = counted(study)
+        assert 12 <= len(trials) <= 13  # two may take the last one
+        assert study.user_attrs.get("interrupted") is None
+        assert [trial.params for trial in trials].count(PROBLEM.default) == 1
+        drawn = {tuple(trial.params.values()) for trial in trials}
+        assert len(drawn) == len(trials), "processes draw by themselves"
+
+
+def test_trials_of_a_killed_process_are_made_up_for_by_the_last(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+
+    def die() -> None:
+        with opened(tmp_path, PROBLEM, seed=0) as (study, _):
+            theirs.send(ask(study).params)
+            time.sleep(3600)
+
+    other = context.Process(target=die)
+    other.start()
+    drawn = ours.recv()
+    with opened(tmp_path, PROBLEM, seed=0) as (study, last):
+        Search(study, PROBLEM, ScriptedPool(gamma), Heard()).run(3)
+        assert len(counted(study)) == 2, "the third is under way elsewhere"
+        other.kill()
+        other.join()
+        assert last()
+        assert [trial.number for trial in counted(study)] == [1, 2]
+        pool = ScriptedPool(gamma)
+        Search(study, PROBLEM, pool, Heard()).run(3)
+        assert len(counted(study)) == 3
+        assert drawn == PROBLEM.default
+        assert default_trial(study, PROBLEM) is not None
+
+
+def test_nobody_joins_a_study_that_is_being_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imel.tune.study._SECONDS_TO_OPEN", 0.2)
+    with opened(tmp_path, PROBLEM, seed=0) as (_, last):
+        with opened(tmp_path, PROBLEM, seed=0) as (_, other_last):
+            assert not other_last()
+        assert last()
+        with (
+            pytest.raises(ImelError, match="another process is finishing the study in"),
+            opened(tmp_path, PROBLEM, seed=0),
+        ):
+            pass
 
 
 # --- confirmation and command ---
@@ -399,7 +477,7 @@ def test_a_killed_command_goes_on_where_it_was(tmp_path: Path) -> None:
     assert "2 of 4 trials to do" in output
     assert "[4/4]" in output
     problem = Problem("Pendulum-v1", "regressor", 256, (0,), {})
-    with opened(study, problem, seed=0) as reopened:
+    with opened(study, problem, seed=0) as (reopened, _):
         states = [trial.state for trial in reopened.trials]
         assert len(counted(reopened)) == 4
         assert states[2] is TrialState.FAIL

@@ -18,7 +18,7 @@ import imel
 from imel import IMeL
 from imel.runs.plan import POLICY_NAMES, RunArguments
 
-LIMIT = 17
+LIMIT = 14
 """Files that may lie on the way."""
 
 _PACKAGE = Path(imel.__file__).parent

@@ -13,8 +13,11 @@ import pytest
 from explorer.conftest import Page
 from imel import IMeL
 from imel.cli.main import main
+from imel.explorer.episodes import Episode, record
+from imel.explorer.lessons import insight_of
 from imel.explorer.session import Session
 from imel.hub import load_from_hub, push_to_hub
+from imel.names import names_for
 from imel.pictures.plane import policy_surface
 from imel.pictures.run import update_step
 from imel.policy import ImelPolicy
@@ -68,15 +71,27 @@ def test_words_say_what_is_done(cart: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_pictures_show_probabilities(cart: Path) -> None:
     policy = ImelPolicy.load(str(cart / "model.safetensors"))
-    surface = policy_surface(policy, "a run", action=1)
+    names = names_for("CartPole-v1", *policy.dimensions)
+    surface = policy_surface(policy, "a run", names, action=1)
     assert surface.span == (0.0, 1.0)
-    assert surface.action_label == "probability of: action 1"
+    assert surface.action_label == "probability of: push right"
     for values in (surface.means, surface.old_means, surface.improved_means):
         assert ((values >= 0.0) & (values <= 1.0)).all()
-    other = policy_surface(policy, "a run", action=0)
+    other = policy_surface(policy, "a run", names, action=0)
     np.testing.assert_allclose(surface.means + other.means, 1.0)
     step = update_step(cart, None, 1)
+    assert step.action_label == "probability of: push right"
+    assert "pole angle" in " ".join(step.axis_label.split())
     np.testing.assert_allclose(step.old_means, surface.old_means[-len(step.old_means) :])
+
+
+def test_environment_that_takes_no_render_mode_is_played_without_frames() -> None:
+    model = IMeL("RidgePolicy", "imel.bench.space_tasks:Levers-v0", rollout_size=64, seed=0)
+    insight = insight_of(model.learn(64).policy, model.dimension_names)
+    episode = Episode("levers")
+    record(episode, insight, "imel.bench.space_tasks:Levers-v0", 0, False, lambda _: None)
+    assert len(episode) == 10
+    assert "render_mode" in str(episode.no_frames)
 
 
 def test_exported_memory_makes_a_warm_start(cart: Path, tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ SETTINGS = [
     "1",
     "--checkpoint-every",
     "2",
+    "--evaluations",
+    "1",
     "--eval-episodes",
     "1",
 ]
@@ -185,7 +187,8 @@ def differences_of_runs(one: Path, other: Path) -> list[str]:
     found += [
         name for name in ("progress.csv", "monitor.csv") if rows(one / name) != rows(other / name)
     ]
-    for name in ("evaluation.json", "config.json"):
+    found += differences_of_files(one / "best.safetensors", other / "best.safetensors")
+    for name in ("evaluation.json", "evaluations.json", "config.json"):
         if (one / name).read_bytes() != (other / name).read_bytes():
             found.append(name)
     return found

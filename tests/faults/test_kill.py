@@ -18,8 +18,9 @@ pytest_plugins = ("baseline",)
 
 KILLED = -signal.SIGKILL
 STAGES: tuple[Stage, ...] = ("opened", "flushed", "renamed")
-LAST_WRITE = 7
-"""config.json, four checkpoints, model.safetensors, evaluation.json."""
+LAST_WRITE = 9
+"""config.json, four checkpoints, best.safetensors, evaluations.json, model.safetensors,
+evaluation.json."""
 
 
 def phase(run: Path) -> str:
@@ -132,7 +133,7 @@ def test_fault_02_killed_in_a_checkpoint_a_run_of_the_papers_mki_ends_the_same(
 
 def test_fault_02_killed_in_the_final_save_the_leftovers_go_as_well(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert train(run, Fault(write=7, stage="flushed")).wait() == KILLED
+    assert train(run, Fault(write=9, stage="flushed")).wait() == KILLED
     assert [path.name.split(".")[1] for path in leftovers(run)] == ["model"]
     last = go_on(run)
     assert last.wait() == 0, last.text

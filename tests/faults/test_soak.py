@@ -53,10 +53,9 @@ def test_fault_11_a_long_run_holds_no_more_at_its_end_than_at_its_beginning(tmp_
     assert len(rows(run / "progress.csv")) == -(-STEPS // BATCH)
     tenth = len(moments) // 10
     assert tenth > 10
-    early, late = typical(moments[tenth : 2 * tenth]), typical(moments[-tenth:])
-    print(
-        f"\n{STEPS} steps, {len(moments)} moments: {early} in the second tenth, {late} at the end"
-    )
+    # The ledger of lessons has as many rows as it may after 160 of 1,465 iterations
+    early, late = typical(moments[2 * tenth : 3 * tenth]), typical(moments[-tenth:])
+    print(f"\n{STEPS} steps, {len(moments)} moments: {early} in the third tenth, {late} at the end")
     assert late.resident <= 1.02 * early.resident
     assert late.files <= early.files
     assert late.threads <= early.threads

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from imel.improvement import (
+from imel.distributions.gaussian import (
     StdMode,
     adapted_std,
-    effective_sample_size,
     importance_ratios,
     improved_means,
     improved_stds,
@@ -201,9 +200,3 @@ def test_the_kl_of_a_shift_is_that_of_two_gaussians(batch: Batch) -> None:
     expected = torch.distributions.kl_divergence(moved, still).sum(dim=-1)
     found = shift_kls(moved.mean - still.mean, batch.stds.double())
     torch.testing.assert_close(found, expected)
-
-
-def test_effective_sample_size_is_the_share_of_memories_that_count() -> None:
-    assert effective_sample_size(torch.full((8,), 0.3)) == pytest.approx(1.0)
-    assert effective_sample_size(torch.tensor([1.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)
-    assert effective_sample_size(torch.tensor([1.0, 1.0, 0.0, 0.0])) == pytest.approx(0.5)
