@@ -46,10 +46,10 @@ class InvertedImprovements:
         self._step = step = RidgePolicy.step
 
         def inverted(
-            policy: RidgePolicy, episodes: torch.Tensor, improvements: torch.Tensor
+            policy: RidgePolicy, improvements: torch.Tensor
         ) -> tuple[torch.Tensor, torch.Tensor]:
-            signs = torch.where(episodes % _EVERY == 0, -1.0, 1.0)
-            return step(policy, episodes, signs[:, None] * improvements)
+            signs = torch.where(policy.memory.column("episodes") % _EVERY == 0, -1.0, 1.0)
+            return step(policy, signs[:, None] * improvements)
 
         RidgePolicy.step = inverted  # type: ignore[method-assign,assignment]
 

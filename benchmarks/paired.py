@@ -47,13 +47,14 @@ def paired_table(store: Path, first: str, second: str) -> list[str]:
         failed = [returns < half for returns in (ours, theirs)]
         failures.append(failed)
         difference = estimate(mean_over_seeds, [ours - theirs])
+        interval = f" [{difference.low:.4g}, {difference.high:.4g}]" if len(ours) > 1 else ""
         rows.append(
             [
                 task_title(task.task),
                 str(len(ours)),
                 f"{np.median(ours):.5g} ({ours.min():.5g} to {ours.max():.5g})",
                 f"{np.median(theirs):.5g} ({theirs.min():.5g} to {theirs.max():.5g})",
-                f"{difference.value:+.4g} [{difference.low:.4g}, {difference.high:.4g}]",
+                f"{difference.value:+.4g}{interval}",
                 " / ".join(f"{part.sum()} of {len(part)}" for part in failed),
             ]
         )

@@ -40,7 +40,7 @@ function bar(i, answer, before, reach, names) {
     { class: "bar" },
     h("span", { class: "muted", title: names[i] }, shortNames(names)[i]),
     svg(
-      "svg", { role: "img", "aria-label": `${names[i]}: mean ${number(mean)}, sigma ${number(sigma)}` },
+      "svg", { role: "img", "aria-label": sigma > 0 ? `${names[i]}: mean ${number(mean)}, sigma ${number(sigma)}` : `${names[i]}: logit ${number(mean)}` },
       svg("svg", { y: "50%", overflow: "visible" }, svg("g", { transform: "translate(0 -11)" }, ...parts)),
     ),
     h("output", { "data-action": i }, signed(mean, 3), changed ? h("small", {}, signed(mean - before[i], 3)) : null),
@@ -59,7 +59,8 @@ export function showBars(answer, before, beforeName, names) {
   holder.classList.toggle("held", Boolean(before));
   holder.classList.toggle("many", answer.mean.length > 8);
   holder.style.setProperty("--bars", Math.ceil(answer.mean.length / (answer.mean.length > 8 ? 2 : 1)));
-  const keys = [item("mean", "mean"), item("sigma", "± σ")];
+  // Discrete actions have logits, and no sigma
+  const keys = answer.std.some((sigma) => sigma > 0) ? [item("mean", "mean"), item("sigma", "± σ")] : [item("mean", "logit")];
   if (answer.anchor) keys.push(item("anchor", "Σ w μ"));
   if (before) keys.push(item("other", beforeName));
   byId("action-keys").replaceChildren(...keys);

@@ -18,6 +18,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
+from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from imel.critic import Critic
 from imel.datasets.source import Dataset
@@ -49,7 +50,10 @@ from imel.updates.ridge import RidgeUpdate
 
 
 class IMeL(SavedAlgorithm):
-    """Improved Memories Learning (arXiv 2008.10433).
+    """Improved Memories Learning (arXiv 2008.10433), with the interface of Stable-Baselines3.
+
+    An iteration gathers a rollout, estimates advantages, improves experiences by a KL-bounded step
+    along their policy gradients, and computes the policy from the improved experiences.
 
     :param policy: `"RidgePolicy"`, or one of the paper's: `"MkiPolicy"`, `"NpPolicy"`,
         `"AnpPolicy"`, `"NearestPolicy"`, `"RegressorPolicy"`; or a subclass of `ImelPolicy`
@@ -384,6 +388,29 @@ class IMeL(SavedAlgorithm):
         widths = (self.policy.state_dim, self.policy.action_dim)
         self._dimension_names = DimensionNames.checked(names.state, names.action, widths)
 
+    def __repr__(self) -> str:
+        policy = self.policy_class.__name__
+        if getattr(self, "policy", None) is None:
+            return f"<IMeL with {policy}, not set up>"
+        memory, spec = self.policy.memory, getattr(self.get_env(), "get_attr", None)
+        (named,) = ("no environment",) if spec is None else map(_name_of, spec("spec", [0]))
+        lines = [
+            f"IMeL with {policy} on {named}, {self.n_envs} environments",
+            f"  observations {self.observation_space}, actions {self.action_space}",
+            f"  learned {self.num_timesteps:,} steps in {self.iteration:,} iterations",
+            f"  {0 if memory.holds_prior else len(memory):,} of {memory.capacity:,} memories",
+        ]
+        if isinstance(self.policy, RidgePolicy):
+            lines[-1] += f", {len(self.policy.lessons):,} lessons"
+        if self.policy.distribution.scaled:
+            lines[-1] += f", sigma {float(self.policy.std.mean()):.2f}"
+        if self.ep_info_buffer:
+            returns = [episode["r"] for episode in self.ep_info_buffer]
+            lines[2] += (
+                f"; mean return of the last {len(returns)} episodes {safe_mean(returns):.1f}"
+            )
+        return "\n".join(lines)
+
     # --- environments ---
 
     def restart_environments(self) -> None:
@@ -433,7 +460,17 @@ def _make_env(
         )
     if env is not None:
         check_spaces(env.observation_space, env.action_space)
+    if isinstance(env, VecEnv) and unwrap_vec_normalize(env) is not None:
+        warnings.warn(
+            "imel normalises observations and rewards itself, and saves how: VecNormalize around "
+            "the environment is not needed, and its statistics are not in the model's file",
+            stacklevel=4,
+        )
     return env
+
+
+def _name_of(spec: Any) -> str:
+    return str(getattr(spec, "id", None) or "an unregistered environment")
 
 
 IMeL.__doc__ = f"{IMeL.__doc__}\n{settings_table()}"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from imel.interpolators.base import mlp
-from imel.kernels import tanh_
+from imel.ridge import tanh_
 from imel.settings import Settings
 
 
@@ -50,16 +50,19 @@ def fit_critic(
     generator: torch.Generator,
 ) -> float:
     """Regress V^w on the returns; the mean squared error over the last epoch."""
-    size = settings.batch_size
     layers = linear_layers(critic)
     for parameter in critic.parameters():
         parameter.grad = torch.zeros_like(parameter)
     errors: list[Tensor] = []
     for _ in range(settings.critic_epochs):
         order = torch.randperm(states.shape[0], generator=generator).to(states.device)
+        batches = zip(
+            torch.split(states[order], settings.batch_size),
+            torch.split(returns[order], settings.batch_size),
+            strict=True,
+        )
         errors = []
-        for rows in torch.split(order, size):  # a batch at a time stays in the cache
-            batch = states.index_select(0, rows), returns.index_select(0, rows)
+        for batch in batches:
             errors.append(differentiate(layers, *batch))
             optimizer.step()
     return float(torch.cat(errors).square().mean()) if errors else 0.0

@@ -1,34 +1,35 @@
-"""Making environments side by side, so that what goes wrong in one is said of that one.
+"""Make environments and step them in this process; say of a fault in which of them it was.
 
-In this process by default; each in a process of its own where the simulator is slow enough to pay
-for it, or may crash or hang.
+`imel.workers` steps them in processes of their own, `imel.envpool` on EnvPool's threads.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import Env
+from numpy.typing import NDArray
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
-from stable_baselines3.common.vec_env.subproc_vec_env import _stack_obs
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
 from imel.envpool import make_envpool
 from imel.errors import EnvironmentFaultError, ImelError, SettingsError
-from imel.replay import Replayable
 from imel.settings.common import Backend
 from imel.simulators import make
+from imel.workers import Maker, Workers
 
-_SECONDS_TO_START = 120.0
-_FAULT = "imel_fault"
-"""The key of an info under which a worker reports."""
+Array = NDArray[Any]
+
+LONGEST = 10_000
+"""Steps of an episode up to which it can be played again."""
+_ROOM = 64
+"""Actions for which there is room at first; it doubles when it is full."""
 
 
 def make_environments(
@@ -39,10 +40,8 @@ def make_environments(
     backend: Backend = "gymnasium",
     env_threads: int = 0,
 ) -> VecEnv:
-    """Copies of an environment; whatever keeps it from being made is said in one line."""
-    makers: list[Callable[[], Env[Any, Any]]] = [
-        partial(_make, env_id, index) for index in range(n_envs)
-    ]
+    """Return copies of an environment; say in one line whatever keeps it from being made."""
+    makers: list[Maker] = [partial(_make, env_id, index) for index in range(n_envs)]
     if workers and backend == "envpool":
         raise SettingsError("workers=True is for Gymnasium: EnvPool has threads of its own")
     try:
@@ -50,7 +49,7 @@ def make_environments(
             return make_envpool(env_id, n_envs, env_threads)
         if workers:
             make(env_id).close()  # what cannot be made is better refused here
-            return Workers([partial(_report, maker) for maker in makers], worker_timeout)
+            return Workers(makers, worker_timeout)
         return SideBySide(makers)
     except (ImelError, KeyboardInterrupt):
         raise
@@ -65,10 +64,78 @@ def _make(env_id: str, index: int) -> Env[Any, Any]:
     return Replayable(Monitor(Named(make(env_id), index)))
 
 
-def _report(maker: Callable[[], Env[Any, Any]]) -> Env[Any, Any]:
-    # Ctrl-C reaches every process of a terminal; when a worker ends is for the run to say
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return Reporting(maker())
+@dataclass(frozen=True)
+class Past:
+    """How an environment came to be where it is."""
+
+    origin: Mapping[str, Any]
+    """`seed`: of the reset that began the episode; or `state`: of the generator before it."""
+    actions: Array
+    """[t, ...] since then, in the environment's units."""
+
+
+class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Can be put back where it was at the last `mark`, by playing its episode again.
+
+    An episode is decided by the random state it began with and the actions since, for MuJoCo's
+    tasks and whatever else is deterministic and draws from Gymnasium's generator. A checkpoint
+    holds those, so a resumed run goes on in mid-episode, simulator and time limit included.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._origin: dict[str, Any] | None = None
+        self._actions, self._count = self._room(), 0
+        self._mark: tuple[dict[str, Any] | None, Array, int] = (None, self._actions, 0)
+
+    def _room(self) -> Array:
+        return np.empty((_ROOM, *(self.action_space.shape or ())), self.action_space.dtype)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        generator: Any = getattr(self.unwrapped.np_random, "bit_generator", None)
+        self._origin = None
+        if seed is not None:
+            self._origin = {"seed": seed}
+        elif generator is not None:
+            self._origin = {"state": generator.state}
+        if options:  # which cannot be kept in a file
+            self._origin = None
+        self._actions, self._count = self._room(), 0  # the last mark may need those of before
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        if self._count <= LONGEST:
+            if self._count == len(self._actions):
+                self._actions = np.concatenate([self._actions, np.empty_like(self._actions)])
+            self._actions[self._count] = action
+            self._count += 1
+        return self.env.step(action)
+
+    def mark(self) -> None:
+        """Note where it is now."""
+        self._mark = (self._origin, self._actions, self._count)
+
+    def past(self) -> Past | None:
+        """Return how it came to the last mark; None if it cannot be brought there again."""
+        origin, actions, count = self._mark
+        if origin is None or count > LONGEST:
+            return None
+        return Past(origin, actions[:count])
+
+    def play_again(self, past: Past) -> Any:
+        """Bring it where another one was; return the observation there."""
+        if "state" in past.origin:
+            self.unwrapped.np_random.bit_generator.state = past.origin["state"]
+        observation, _ = self.reset(seed=past.origin.get("seed"))
+        for step, action in enumerate(past.actions):
+            observation, _, terminated, truncated, _ = self.step(action)
+            if terminated or truncated:
+                raise ImelError(f"its episode ended at step {step + 1} when it was played again")
+        return observation
 
 
 class Named(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -122,27 +189,6 @@ class Named(gymnasium.Wrapper[Any, Any, Any, Any]):
         )
 
 
-class Reporting(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Hands faults on in the info, so that a worker process lives to say what was wrong."""
-
-    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
-        try:
-            return self.env.reset(**arguments)
-        except EnvironmentFaultError as fault:
-            return self._blank(), {_FAULT: str(fault)}
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take a step."""
-        try:
-            return self.env.step(action)
-        except EnvironmentFaultError as fault:
-            return self._blank(), 0.0, False, False, {_FAULT: str(fault)}
-
-    def _blank(self) -> Any:
-        return np.zeros(self.observation_space.shape or (), np.float32)
-
-
 class SideBySide(DummyVecEnv):
     """Environments in this process, stepped one after the other.
 
@@ -173,108 +219,3 @@ class SideBySide(DummyVecEnv):
         # A space that is no Dict has the single key None
         observations = copied.get(None, copied)
         return observations, self.buf_rews.copy(), self.buf_dones.copy(), infos
-
-
-class Workers(SubprocVecEnv):
-    """Environments in processes of their own; one that dies or hangs is named.
-
-    After a fault the next `reset` starts all processes anew.
-    """
-
-    restorable: ClassVar[bool] = True
-
-    def __init__(self, makers: list[Callable[[], Env[Any, Any]]], timeout: float) -> None:
-        self._makers, self._timeout = makers, timeout
-        self._first_seeds: list[int | None] = [None] * len(makers)
-        self._broken = False
-        # One process imports what all of them need, and they are copies of it
-        multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
-        super().__init__(makers, start_method="forkserver")
-
-    def reset(self) -> VecEnvObs:
-        """Begin an episode in each."""
-        if self._broken:
-            seeds = self._seeds
-            self.close()
-            super().__init__(self._makers, start_method="forkserver")
-            self._seeds, self._broken = seeds, False
-        self._first_seeds = list(self._seeds)
-        try:
-            for remote, seed, options in zip(self.remotes, self._seeds, self._options, strict=True):
-                remote.send(("reset", (seed, options)))
-            self._await("reset", max(self._timeout, _SECONDS_TO_START))
-            results = [remote.recv() for remote in self.remotes]
-        except (EOFError, OSError):
-            raise self._dead("reset") from None
-        observations, self.reset_infos = zip(*results, strict=True)  # type: ignore[assignment]
-        self._raise_reported(self.reset_infos)
-        self._reset_seeds()
-        self._reset_options()
-        return _stack_obs(observations, self.observation_space)
-
-    def step_async(self, actions: Any) -> None:
-        """Send the actions."""
-        try:
-            super().step_async(actions)
-        except OSError:
-            raise self._dead("step") from None
-
-    def step_wait(self) -> VecEnvStepReturn:
-        """Wait for all, but not for ever."""
-        try:
-            self._await("step", self._timeout)
-            stepped = super().step_wait()
-        except (EOFError, OSError):
-            raise self._dead("step") from None
-        self._raise_reported(stepped[3])
-        self._raise_reported(self.reset_infos)
-        return stepped
-
-    def env_method(self, method_name: str, *args: Any, **named: Any) -> list[Any]:
-        """Call a method of each environment."""
-        try:
-            return super().env_method(method_name, *args, **named)
-        except (EOFError, OSError):
-            raise self._dead(f"call of {method_name}") from None
-
-    def _raise_reported(self, infos: Sequence[dict[str, Any]]) -> None:
-        for index, info in enumerate(infos):
-            if _FAULT in info:
-                self._broken = True
-                raise EnvironmentFaultError(info[_FAULT], index)
-
-    def close(self) -> None:
-        """End the processes, also those that would not listen."""
-        if self.closed:
-            return
-        for process in self.processes:
-            process.terminate()
-        for process in self.processes:
-            process.join(1.0)
-            if process.is_alive():
-                process.kill()
-                process.join()
-        for remote in self.remotes:
-            remote.close()
-        self.closed, self.waiting = True, False
-
-    def _await(self, what: str, seconds: float) -> None:
-        for index, remote in enumerate(self.remotes):
-            if not remote.poll(seconds):
-                self._broken = True
-                raise EnvironmentFaultError(
-                    f"environment {index} (seed {self._first_seeds[index]}) did not answer to a "
-                    f"{what} within {seconds:g} s",
-                    index,
-                )
-
-    def _dead(self, what: str) -> EnvironmentFaultError:
-        self._broken = True
-        for process in self.processes:
-            process.join(0.2)
-        dead = [i for i, process in enumerate(self.processes) if not process.is_alive()]
-        index = dead[0] if dead else None
-        seed = None if index is None else self._first_seeds[index]
-        return EnvironmentFaultError(
-            f"the process of environment {index} (seed {seed}) ended during a {what}", index
-        )

@@ -12,6 +12,9 @@ from typing import Any
 
 from imel.errors import ImelError
 
+Dimensions = tuple[int, int, Sequence[int], Sequence[str]]
+"""Widths of state and action, options of each discrete choice, names by the observation space."""
+
 
 @dataclass(frozen=True)
 class DimensionNames:
@@ -32,16 +35,21 @@ class DimensionNames:
 
 
 def names_of(
-    env: Any, state_dim: int, action_dim: int, choices: Sequence[int] = ()
+    env: Any,
+    state_dim: int,
+    action_dim: int,
+    choices: Sequence[int] = (),
+    observed: Sequence[str] = (),
 ) -> DimensionNames:
     """Return the names an environment gives its dimensions, those built in for it, or numbers.
 
     Of discrete actions each option has a name, of several choices those of the first one first.
+    `observed` are the names that the observation space gives to the state.
     """
     bare = getattr(env, "unwrapped", env)
     state, action = (getattr(bare, f"{kind}_names", None) for kind in ("state", "action"))
     spec = getattr(env, "spec", None)
-    known = names_for(None if spec is None else spec.id, state_dim, action_dim, choices)
+    known = names_for(None if spec is None else spec.id, state_dim, action_dim, choices, observed)
     return DimensionNames.checked(
         known.state if state is None else state,
         known.action if action is None else action,
@@ -50,14 +58,18 @@ def names_of(
 
 
 def names_for(
-    env_id: str | None, state_dim: int, action_dim: int, choices: Sequence[int] = ()
+    env_id: str | None,
+    state_dim: int,
+    action_dim: int,
+    choices: Sequence[int] = (),
+    observed: Sequence[str] = (),
 ) -> DimensionNames:
     """Return the names built in for an environment's id and widths, or numbers."""
     task = (env_id or "").rpartition("/")[2].partition("-v")[0]
     actions, *states = _TASKS.get(task, ((),))
     found = next((names for names in states if len(names) == state_dim), None)
     return DimensionNames(
-        found or tuple(f"state {i}" for i in range(state_dim)),
+        found or tuple(observed) or tuple(f"state {i}" for i in range(state_dim)),
         actions if len(actions) == action_dim else _numbered(action_dim, choices),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -79,14 +80,15 @@ class ReturnScale(RunningMoments):
 
     def update_from(self, rewards: Tensor, done: Tensor) -> None:
         """Take a rollout's rewards [T, E] into account; `done` marks where episodes ended."""
-        running = torch.zeros_like(rewards[0]) if self.running is None else self.running
-        returns = torch.empty_like(rewards)
-        for t in range(rewards.shape[0]):
-            running = self.gamma * running + rewards[t]
-            returns[t] = running
-            running = running * ~done[t]
-        self.running = running
-        self.update(returns.reshape(-1, 1))
+        # Arrays, for one step is too little work for torch
+        given, going_on = rewards.numpy(), ~done.numpy()
+        running = np.zeros_like(given[0]) if self.running is None else self.running.numpy()
+        returns = np.empty_like(given)
+        for t, reward in enumerate(given):
+            returns[t] = self.gamma * running + reward
+            running = returns[t] * going_on[t]
+        self.running = torch.from_numpy(running)
+        self.update(torch.from_numpy(returns).reshape(-1, 1))
 
     def scale(self, rewards: Tensor) -> Tensor:
         """Rewards in units of the returns' deviation."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -11,6 +12,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
+from imel.names import DimensionNames, Dimensions, names_for, names_of
 from imel.simulators import is_mujoco, make
 
 Array = NDArray[Any]
@@ -82,6 +84,14 @@ def make_environment(env_id: str, rendered: bool) -> Environment:
         raise
     except BaseException as error:  # a missing package, a driver, the environment's own code
         raise ImelError(f"cannot make environment '{env_id}': {one_line(error)}") from None
+
+
+def names_in(env_id: str | None, dimensions: Dimensions) -> DimensionNames:
+    """Return the names an environment gives a policy's dimensions; those of its id, or numbers."""
+    if env_id is not None:
+        with suppress(ImelError), closing(make_environment(env_id, rendered=False)) as env:
+            return names_of(env, *dimensions)
+    return names_for(env_id, *dimensions)
 
 
 def _drawing_options(env_id: str) -> dict[str, Any]:

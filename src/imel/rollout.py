@@ -137,8 +137,7 @@ def roll_out(
     states = torch.from_numpy(columns.states)
     for t in range(n_steps):
         columns.states[t] = observed
-        with torch.inference_mode():
-            means, stds = (column.numpy(force=True) for column in actor.act(states[t]))  # l. 5
+        means, stds = (column.numpy(force=True) for column in actor.act(states[t]))  # l. 5
         columns.means[t], columns.stds[t] = means, stds
         actions = distribution.sample(means, stds, drawn[t])  # l. 6: a ~ N(mu, sigma)
         columns.actions[t] = actions

@@ -1,4 +1,4 @@
-"""The algorithms of the bench: IMeL's six policies, the baselines TRPO and PPO, and chance.
+"""The algorithms of the bench: IMeL's six policies, TRPO, PPO, Upside-Down RL, and chance.
 
 Each turns a task into complete settings, as plain data, and settings into a model. The baselines
 are Stable-Baselines3's own, with the settings RL Baselines3 Zoo publishes for them. A variant is
@@ -19,12 +19,14 @@ from importlib import resources
 from typing import Any
 
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import nn
 
 from imel.algorithm import IMeL
 from imel.bench.random_actions import RandomActions
 from imel.bench.tasks import Task
+from imel.bench.udrl import Udrl, UdrlSettings
 from imel.environments import SideBySide
 from imel.errors import ImelError, nearest_name
 from imel.policy import POLICIES
@@ -103,13 +105,18 @@ class Baseline(Algorithm):
         env: VecEnv = task.make_vector(arguments.pop("n_envs"), seed)
         if arguments.pop("normalise"):
             env = VecNormalize(env, gamma=arguments.get("gamma", 0.99))
+        for name in ("learning_rate", "clip_range"):
+            if isinstance(arguments.get(name), str):  # "lin_0.1": from there to zero, as in the zoo
+                start = float(arguments[name].removeprefix("lin_"))
+                arguments[name] = LinearSchedule(start, 0.0, 1.0)
         if "policy_kwargs" in arguments:
             options = dict(arguments["policy_kwargs"])
             if "activation_fn" in options:  # named in settings, which are plain data
                 options["activation_fn"] = getattr(nn, options["activation_fn"])
             arguments["policy_kwargs"] = options
         algorithm = getattr(importlib.import_module(self.module), self.class_name)
-        model = algorithm("MlpPolicy", env, seed=seed, device="cpu", **arguments)
+        policy = arguments.pop("policy", "MlpPolicy")
+        model = algorithm(policy, env, seed=seed, device="cpu", **arguments)
         assert isinstance(model, BaseAlgorithm)
         return model
 
@@ -129,6 +136,21 @@ class Chance(Algorithm):
         return RandomActions(task.make_vector(1, seed), seed)
 
 
+@dataclass(frozen=True)
+class UpsideDown(Algorithm):
+    """Upside-Down RL, with one setting for all tasks."""
+
+    adjustable = False
+
+    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Its defaults."""
+        return asdict(replace(UdrlSettings(), **{**self.fixed, **overrides}))
+
+    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
+        """A new model on its own environments."""
+        return Udrl(task.make_vector(settings["n_envs"], seed), seed, UdrlSettings(**settings))
+
+
 ALGORITHMS: dict[str, Algorithm] = {
     "mki": ImelAlgorithm("MkiPolicy"),
     "np": ImelAlgorithm("NpPolicy"),
@@ -138,6 +160,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "ridge": ImelAlgorithm("RidgePolicy"),
     "trpo": Baseline("sb3_contrib", "TRPO"),
     "ppo": Baseline("stable_baselines3", "PPO"),
+    "udrl": UpsideDown(),
     "random": Chance(),
 }
 

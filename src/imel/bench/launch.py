@@ -75,7 +75,8 @@ def launch(runs: Iterable[Run], store: Store, pool: Pool, listener: Listener) ->
             # Not for ever: a signal that another thread has taken is noticed between two waits
             for key, message in pool.messages(1.0):
                 if isinstance(message, Finished):
-                    store.add(message.rows)
+                    if unfinished([running[key]], store):  # jobs of SLURM store their rows
+                        store.add(message.rows)
                     listener.ended(running.pop(key), message.rows[-1])
                 elif isinstance(message, Failure):
                     failures.append(message)

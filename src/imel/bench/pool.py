@@ -1,6 +1,7 @@
 """Where runs are carried out: what a launcher starts them on and hears of them.
 
-`imel.bench.processes` is the pool of this machine, `imel.bench.ray_pool` that of a cluster.
+`imel.bench.processes` is the pool of this machine; `imel.bench.ray_pool` and
+`imel.bench.slurm_pool` are those of clusters.
 """
 
 from __future__ import annotations
@@ -14,6 +15,11 @@ from typing import Protocol
 from imel.bench.run import Run, train
 from imel.bench.store import Row
 from imel.errors import ImelError
+
+RETRIES = 3
+"""How often a run of a cluster starts over: its machine or process dies, or its system fails it."""
+ITS_SYSTEM = (OSError, MemoryError)
+"""Exceptions that need not happen elsewhere. Others are the run's own, and would come again."""
 
 
 @dataclass(frozen=True)

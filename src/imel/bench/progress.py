@@ -110,9 +110,9 @@ class SearchProgress(Bar):
         self._shares[number] = share
         self._show()
 
-    def ended(self, number: int, outcome: float | Failure | None) -> None:
+    def ended(self, number: int, outcome: float | Failure | None, count: int) -> None:
         """A trial has its value, has failed, or was pruned: one line."""
-        self._ended += 1
+        self._ended = count
         self._shares.pop(number, None)
         if isinstance(outcome, Failure):
             text = f"failed: {outcome.error}"

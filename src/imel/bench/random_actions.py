@@ -50,4 +50,5 @@ class RandomActions(BaseAlgorithm):
     ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
         """A new action for each observation, asked to be deterministic or not."""
         del episode_start, deterministic
-        return np.stack([self._actions.sample() for _ in observation]), state
+        part = next(iter(observation.values())) if isinstance(observation, dict) else observation
+        return np.stack([self._actions.sample() for _ in part]), state

@@ -6,15 +6,10 @@ import contextlib
 from collections.abc import Hashable
 from typing import Any
 
-from imel.bench.pool import Failure, Finished, Message, carry_out
+from imel.bench.pool import ITS_SYSTEM, RETRIES, Failure, Finished, Message, carry_out
 from imel.bench.run import Run
 from imel.bench.store import Row
 from imel.distributed.connection import connect, cores
-
-_RETRIES = 3
-"""How often a run starts over: when its machine or process dies, or its system fails it."""
-_ITS_SYSTEM = (OSError, MemoryError)
-"""Exceptions that need not happen elsewhere. Others are the run's own, and would come again."""
 
 
 class RayPool:
@@ -36,7 +31,7 @@ class RayPool:
         options = {"num_cpus": 0, "scheduling_strategy": here, "max_restarts": -1}
         self._queue = Queue(actor_options=options)
         self._work = self._ray.remote(
-            num_cpus=1, max_retries=_RETRIES, retry_exceptions=list(_ITS_SYSTEM)
+            num_cpus=1, max_retries=RETRIES, retry_exceptions=list(ITS_SYSTEM)
         )(_work)
         self._running: dict[Any, tuple[int, Hashable]] = {}
         self._started = 0
@@ -103,4 +98,4 @@ def _work(run: Run, number: int, queue: Any) -> Finished | Failure:
         with contextlib.suppress(RayError):
             queue.put((number, row))
 
-    return carry_out(run, tell, raised=_ITS_SYSTEM)
+    return carry_out(run, tell, raised=ITS_SYSTEM)

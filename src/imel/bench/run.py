@@ -16,8 +16,10 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
 from imel.bench.algorithms import VARIANTS, find_algorithm, settings_hash
+from imel.bench.commanded import Commanded
 from imel.bench.store import Row
 from imel.bench.tasks import Task, find_task
+from imel.bench.udrl import Udrl
 from imel.runs.provenance import provenance
 
 POINTS = 50
@@ -134,7 +136,7 @@ def train(run: Run, on_row: Callable[[Row], None] = lambda row: None) -> list[Ro
     }
     model = algorithm.make(task, settings, run.seed)
     env = model.get_env()
-    evaluation_env = _evaluation_env(task, run.seed, like=env)
+    evaluation_env = _evaluation_env(task, run.seed, model)
 
     def evaluate(model: BaseAlgorithm, episodes: int) -> list[float]:
         # From the same starts every time, whatever the algorithm
@@ -157,9 +159,11 @@ def train(run: Run, on_row: Callable[[Row], None] = lambda row: None) -> list[Ro
     return [constant | row for row in curve.rows]
 
 
-def _evaluation_env(task: Task, seed: int, like: VecEnv | None) -> VecEnv:
-    """Environments of their own; observations are normalised if training's are, rewards never."""
+def _evaluation_env(task: Task, seed: int, model: BaseAlgorithm) -> VecEnv:
+    """Environments of their own; observations are as in training, rewards never normalised."""
     env = task.make_vector(_EVALUATION_ENVS, seed + _EVALUATION_SEED)
-    if isinstance(like, VecNormalize):
+    if isinstance(model, Udrl):
+        return Commanded(env, model.evaluation_command)
+    if isinstance(model.get_env(), VecNormalize):
         return VecNormalize(env, training=False, norm_reward=False)
     return env

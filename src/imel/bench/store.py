@@ -26,6 +26,8 @@ Row = dict[str, Any]
 
 IDENTITY = ("task", "algorithm", "settings_hash", "seed", "steps")
 """The columns that say which run a row belongs to."""
+LATEST = Path("runs", ".latest-store")
+"""Where `imel bench` notes which store it has filled last."""
 
 
 def identity(row: Row) -> tuple[object, ...]:

@@ -1,6 +1,6 @@
-"""The tasks of the bench: the paper's eight by name, and any other Gymnasium id as it is.
+"""The tasks of the bench: the paper's eight, seven with other spaces, and any other Gymnasium id.
 
-The names stand for environments with the state and action dimensions the paper gives.
+The paper's names stand for environments with the state and action dimensions the paper gives.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ TASKS: dict[str, Task] = {
     task.name: task
     for task in (
         Task("mountaincar", "MountainCarContinuous-v0", steps=60_000),
-        Task("pendulum", "InvertedPendulum-v5", steps=100_000),
+        Task("inverted-pendulum", "InvertedPendulum-v5", steps=100_000),
         Task("double-pendulum", "InvertedDoublePendulum-v4"),  # v5 has 9 dimensions, not 11
         Task("hopper", "Hopper-v5"),
         Task("walker2d", "Walker2d-v5"),
@@ -100,18 +100,38 @@ TASKS: dict[str, Task] = {
     )
 }
 
+SPACE_TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("CartPole-v1", "CartPole-v1", steps=50_000),
+        Task("Acrobot-v1", "Acrobot-v1", steps=100_000),
+        Task("MountainCar-v0", "MountainCar-v0", steps=100_000),
+        Task("LunarLander-v3", "LunarLander-v3"),
+        Task("levers", "imel.bench.space_tasks:Levers-v0", steps=10_000),
+        Task("sensors", "imel.bench.space_tasks:Sensors-v0", steps=10_000),
+        Task("catch", "imel.bench.space_tasks:Catch-v0", steps=20_000),
+    )
+}
+"""Discrete actions, and observations that are no vectors."""
+
 
 def find_task(name: str) -> Task:
     """The task of this name, or the Gymnasium environment of this id as a task."""
-    if name in TASKS:
-        return TASKS[name]
+    named = TASKS | SPACE_TASKS
+    if name in named:
+        return named[name]
+    if name == "pendulum":
+        raise ImelError(
+            "the task 'pendulum' is called inverted-pendulum (InvertedPendulum-v5); "
+            "Gymnasium's pendulum is Pendulum-v1"
+        )
     module, _, env_id = name.rpartition(":")  # Gymnasium's `module:id` for ids a module registers
     try:
         if module:
             importlib.import_module(module)
         gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError) as error:
-        hint = nearest_name(name, TASKS)
+        hint = nearest_name(name, named)
         raise ImelError(
             f"'{name}' is neither a task nor an environment ({error}); {hint}"
         ) from None

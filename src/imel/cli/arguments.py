@@ -16,6 +16,7 @@ import tyro
 from rich.console import Console
 
 from imel.errors import SettingsError, nearest_name
+from imel.runs.layout import BEST
 from imel.runs.stored import StoredRun, find_run
 
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -35,6 +36,8 @@ class StoredRunArguments:
     """A run directory, or a model file."""
     env: EnvironmentId = None
     """Environment id, if not the one the run was trained on."""
+    best: Flag = False
+    """Take the best model of the evaluations during training, not the last one."""
     threads: int = 1
     """Threads of the linear algebra."""
 
@@ -42,7 +45,7 @@ class StoredRunArguments:
         """Find the run; refuse numbers that are too small."""
         require_at_least(self, **least, threads=1)
         torch.set_num_threads(self.threads)
-        return find_run(self.run, self.env)
+        return find_run(self.run / BEST if self.best else self.run, self.env)
 
 
 def parse(argument_class: type[Any], argv: Sequence[str], prog: str, description: str) -> Any:
@@ -123,13 +126,13 @@ def require_at_least(arguments: Any, **least: int) -> None:
             raise SettingsError(f"{name}={value} must be at least {bound}")
 
 
-def settings_from(items: Sequence[str]) -> dict[str, Any]:
+def settings_from(items: Sequence[str], flag: str = "--set") -> dict[str, Any]:
     """Settings as typed on the command line: JSON where they are, text (schedules) elsewhere."""
     settings: dict[str, Any] = {}
     for item in items:
         key, equals, text = item.partition("=")
         if not equals:
-            raise SettingsError(f"--set {item}: not of the form KEY=VALUE")
+            raise SettingsError(f"{flag} {item}: not of the form KEY=VALUE")
         try:
             settings[key] = json.loads(text)
         except json.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""`imel export`: a run's memory and some evaluation episodes as files other tools read."""
+"""`imel export`: a run's policy, or its memory and episodes, as files other tools read."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from imel.datasets import (
 )
 from imel.datasets.minari_files import minari_path
 from imel.datasets.tables import action_bounds
+from imel.deploy import write_numpy, write_onnx
 from imel.errors import ImelError
 from imel.explorer.insight import Insight
 from imel.explorer.memory_map import make_plane
@@ -33,19 +34,26 @@ from imel.runs.provenance import provenance
 from imel.runs.stored import StoredRun, find_run
 
 _DESCRIPTION = """\
-Write a run's memory, and episodes played with its mean action, for other tools.
+Write a run's policy to act without torch, or its memory and some episodes for other tools.
 
-parquet    memory.parquet and evaluation.parquet: pandas, DuckDB, Embedding Atlas
-minari     two Minari datasets, .../memory-v0 and .../evaluation-v0: offline learning
-projector  the memories' features for TensorBoard's embedding projector
+  onnx       policy.onnx: observation in, deterministic action out, for ONNX Runtime
+  numpy      policy.npz: the arrays of a RidgePolicy; docs/deploy.md has a reader
+  parquet    memory.parquet and evaluation.parquet: pandas, DuckDB, Embedding Atlas
+  minari     two Minari datasets, .../memory-v0 and .../evaluation-v0: offline learning
+  projector  the memories' features for TensorBoard's embedding projector
 
-Each transition carries mean, improved mean, sigma and advantage. `imel train --warm-start` reads
-the first two. Nothing is overwritten.
+Of the last three, each transition carries mean, improved mean, sigma and advantage.
+`imel train --warm-start` reads Parquet and Minari. Nothing is overwritten.
 
 examples:
   imel export runs/cheetah
+  imel export runs/cheetah --format onnx
   imel export runs/cheetah --format minari --episodes 100 --out imel/cheetah
   imel export runs/cheetah --format projector --episodes 0 --out cheetah-projector"""
+
+
+_ACTING = {"onnx": ("policy.onnx", write_onnx), "numpy": ("policy.npz", write_numpy)}
+"""Formats of the policy itself: name of the file, and what writes it."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +62,10 @@ class ExportArguments:
 
     run: RunPath
     """A run directory, or a model file."""
-    format: Literal["parquet", "minari", "projector"] = "parquet"
+    format: Literal["onnx", "numpy", "parquet", "minari", "projector"] = "parquet"
     """What the files are made for."""
     episodes: int = 10
-    """Episodes to play with the mean action; 0 for the memory alone."""
+    """Episodes to play with the mean action; 0 for the memory alone. Not of onnx and numpy."""
     out: Annotated[str | None, tyro.conf.arg(metavar="FOLDER|ID")] = None
     """A new folder, by default `export-FORMAT` in the run directory; of Minari datasets the part
     of the id before /memory-v0, by default imel/ENV-POLICY-seedN."""
@@ -73,6 +81,8 @@ def run(argv: Sequence[str]) -> int:
     require_at_least(arguments, episodes=0)
     torch.set_num_threads(1)
     stored = find_run(arguments.run, arguments.env)
+    if arguments.format in _ACTING:
+        return _export_policy(arguments, stored)
     if arguments.episodes:
         stored.environment(", or export the memory alone by --episodes 0")
     env = stored.env
@@ -99,6 +109,16 @@ def run(argv: Sequence[str]) -> int:
         vectors = {source: space(columns["states"]) for source, columns in parts.items()}
         write_projector(Path(target), vectors, parts)
         print(f"{target}: show it by tensorboard --logdir {target}")
+    return 0
+
+
+def _export_policy(arguments: ExportArguments, stored: StoredRun) -> int:
+    """Write a file to act with."""
+    model = stored.load()
+    name, write = _ACTING[arguments.format]
+    path = Path(_target(arguments, stored, model)) / name
+    write(model.policy, path, _document(model, stored, stored.env))
+    print(f"{path}: {path.stat().st_size:,} bytes")
     return 0
 
 

@@ -20,7 +20,7 @@ from imel.cli.lesson_worth import (
     worth_words,
 )
 from imel.errors import ImelError
-from imel.explain.lesson_words import episode_words, number, short
+from imel.explain.lesson_words import episode_words, number, return_words, steps_words
 from imel.explain.reduced import lesson_sizes
 from imel.explain.worth import Worth
 from imel.pictures.lessons import DeletionCurve, LessonHistory, deletion_figure, lessons_figure
@@ -155,9 +155,10 @@ def _listed(history: LessonHistory, rows: list[dict[str, Any]]) -> list[str]:
         f"{'size':>7}  {'episode':>11}  {'steps of run':>15}  {'return':>9}{judged}",
     ]
     for row in rows:
-        steps = f"{short(row['starts'])} to {short(row['ends'])}"
+        steps = steps_words(row["starts"], row["ends"])
+        value = return_words(row["returns"], row["ends"])
         episode = episode_words(row["episodes"], row["counts"])
-        line = f"{row['sizes']:>7.3f}  {episode:>11}  {steps:>15}  {number(row['returns']):>9}"
+        line = f"{row['sizes']:>7.3f}  {episode:>11}  {steps:>15}  {value:>9}"
         if judged:
             line += f"  {number(row['worth']):>7} ± {number(row['errors']):<6}"
         lines.append(line)

@@ -24,7 +24,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explore": ("imel.cli.explore", "open a web page over a run's memory: why each action"),
     "why": ("imel.cli.why", "play an episode and say what made one of its actions"),
     "lessons": ("imel.cli.lessons", "which episodes taught a policy most, and what it is without"),
-    "export": ("imel.cli.export", "write the memory and episodes for Minari, pandas, TensorBoard"),
+    "probe": ("imel.cli.probe", "judge interpolators on a run's memories, apart from returns"),
+    "export": (
+        "imel.cli.export",
+        "write the policy for ONNX or NumPy, the memory for Minari, pandas",
+    ),
     "push": ("imel.cli.push", "publish a run with a model card on the Hugging Face hub"),
     "pull": ("imel.cli.pull", "get a published run into a run directory"),
     "plot": ("imel.cli.plot", "draw a run's learning curve and policy, an update, an animation"),

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from imel.cli.arguments import parse
+from imel.errors import ImelError
 from imel.hub import pull_from_hub
 
 _DESCRIPTION = """\
@@ -20,6 +21,9 @@ examples:
   imel pull me/imel-cheetah                     into runs/imel-cheetah
   imel pull me/imel-cheetah --revision v1 --run-dir runs/first
   imel pull ./shared/imel-cheetah"""
+
+_SHOWN = 10
+"""Names of files left out that are printed."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,13 @@ class PullArguments:
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments: PullArguments = parse(PullArguments, argv, "imel pull", _DESCRIPTION)
-    folder = arguments.run_dir or Path("runs", Path(arguments.repo).name)
+    name = Path(arguments.repo).name
+    if arguments.run_dir is None and name in ("", ".."):
+        raise ImelError(f"{arguments.repo} has no name for a run: give one by --run-dir DIR")
+    folder = arguments.run_dir or Path("runs", name)
     left_out = pull_from_hub(arguments.repo, folder, revision=arguments.revision)
     if left_out:
-        print(f"left out, of no known kind: {', '.join(left_out)}")
+        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
+        print(f"left out, of no known kind: {', '.join(left_out[:_SHOWN])}{more}")
     print(folder)
     return 0

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import tyro
 
-from imel.bench.store import Store
+from imel.bench.store import LATEST, Store
 from imel.cli.arguments import parse
 from imel.errors import ImelError, SettingsError
 from imel.persistence.files import write_atomically
@@ -32,10 +32,9 @@ examples:
 class ReportArguments:
     """What is reported, and where to."""
 
-    store: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")] = Path(
-        "results/paper"
-    )
-    """Folder of the results."""
+    store: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="STORE")] = None
+    """Folder of the results; by default the one that `imel bench` has filled last, or
+    results/paper."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Folder of the report; by default the folder 'report' in the store."""
     baseline: Annotated[str, tyro.conf.arg(metavar="NAME")] = "trpo"
@@ -51,8 +50,9 @@ def run(argv: Sequence[str]) -> int:
     name = argv[0] if argv and argv[0] in PAPER_FIGURES else None
     words = argv[1:] if name else argv
     arguments: ReportArguments = parse(ReportArguments, words, "imel report", _DESCRIPTION)
-    results = _read(arguments.store)
-    out = arguments.out or arguments.store / "report"
+    store = arguments.store or latest_store()
+    results = _read(store)
+    out = arguments.out or store / "report"
     if name is not None:
         files = {out / f"{name}.png": png(paper_figure(results, name))}
     else:
@@ -61,6 +61,15 @@ def run(argv: Sequence[str]) -> int:
         write_atomically(path, content)
         print(path)
     return 0
+
+
+def latest_store() -> Path:
+    """Return the store that `imel bench` has filled last, or the paper's."""
+    if not LATEST.is_file():
+        return Path("results/paper")
+    noted = Path(LATEST.read_text(encoding="utf-8"))
+    here = Path.cwd()
+    return noted.relative_to(here) if noted.is_relative_to(here) else noted
 
 
 def _read(folder: Path) -> Results:

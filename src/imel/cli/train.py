@@ -7,6 +7,9 @@ Every flag comes from a dataclass: the policy's settings and options, `RunArgume
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, make_dataclass
@@ -26,6 +29,7 @@ from imel.pictures.run import draw_run
 from imel.policy import ImelPolicy
 from imel.policy.refusal import refuse_unused
 from imel.runs import layout
+from imel.runs.best import best_of
 from imel.runs.identity import differences_to_resume, outcome_of, read_own, run_id_of
 from imel.runs.plan import Plan, RunArguments, checked, find_policy, read_config, settings_in
 from imel.runs.provenance import provenance
@@ -38,13 +42,18 @@ Learn a policy on a Gymnasium environment, evaluate it and draw it.
 
 examples:
   imel train Pendulum-v1
-  imel train MountainCarContinuous-v0 --total-timesteps 60000
+  imel train MountainCarContinuous-v0 --total-timesteps 6e4
+  imel train HalfCheetah-v5 --n-envs auto                one environment a core, at least 8
   imel train HalfCheetah-v5 --policy mki --seed 1 --run-dir runs/cheetah-mki
   imel train --config runs/cheetah-mki/config.json --run-dir runs/again
 
 The file given by --config is JSON or TOML. Its keys are the names below with underscores
 (env, total_timesteps, trust_region, ...); the policy's own options stand in a table policy_kwargs.
 Settings depend on the policy: --policy mki --help shows those of mki."""
+
+
+_MOST_ENVIRONMENTS = 64
+"""Of `--n-envs auto`: more would leave each only a few steps of a rollout."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +93,7 @@ def run(argv: Sequence[str]) -> int:
 
 def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
     """The plan behind a command line, checked, and where it is to be carried out."""
+    argv = _with_environments(argv)
     path = peek(argv, "--config")
     document = {} if path is None else read_config(Path(path))
     policy = peek(argv, "--policy") or document.get("policy", RunArguments.policy)
@@ -106,6 +116,15 @@ def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
     policy_class.check_settings(plan.settings)
     plan.policy_class.make_options(plan.policy_kwargs)
     return plan, chosen["files"]
+
+
+def _with_environments(argv: Sequence[str]) -> list[str]:
+    """Replace `--n-envs auto` by one environment a core: the plan has the number."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    number = str(min(max(cores or 1, Settings.n_envs), _MOST_ENVIRONMENTS))
+    words = [f"--n-envs={number}" if word == "--n-envs=auto" else word for word in argv]
+    pairs = zip(["", *words], words, strict=False)
+    return [number if pair == ("--n-envs", "auto") else pair[1] for pair in pairs]
 
 
 def _refuse_flags(argv: Sequence[str], policy_class: type[ImelPolicy]) -> None:
@@ -177,7 +196,7 @@ def finish(model: IMeL, plan: Plan, folder: Path, console: Console, save: bool =
             failed.append(f"{name} ({error.strerror or error})")
     if failed:
         raise ImelError(f"the run has ended, but could not write {', '.join(failed)}")
-    _say_where(folder, console)
+    _say_what_next(folder, console)
 
 
 def resume_run(folder: Path, plan: Plan, allow_differences: bool, fall_back: bool) -> int:
@@ -227,7 +246,33 @@ def _finished_model(folder: Path, plan: Plan) -> IMeL | None:
     return model if model.learned_timesteps >= plan.run.total_timesteps else None
 
 
-def _say_where(folder: Path, console: Console) -> None:
-    console.out("written:", highlight=False)
-    for file in layout.files_of_a_run(folder):
-        console.out(f"  {file}", highlight=False)
+def _say_what_next(folder: Path, console: Console) -> None:
+    """Say what was written, and give the commands with which to look at it."""
+    best = best_of(folder)
+    if best is not None:
+        steps, mean = best
+        said = f"best of the evaluations during training: {mean:.2f} after {steps:,} steps"
+        console.out(f"{said}, kept in {layout.BEST}", highlight=False)
+    names = " ".join(file.name for file in layout.files_of_a_run(folder))
+    console.out(f"written to {folder}: {names}", highlight=False)
+    place, program = shlex.quote(str(folder)), _program()
+    opener = {"darwin": "open ", "win32": "start "}.get(sys.platform, "xdg-open ")
+    opener = opener if sys.platform == "win32" or shutil.which(opener.strip()) else ""
+    lines = [
+        (f"{opener}{shlex.quote(str(folder / layout.CURVE))}", "the returns over training"),
+        (f"{opener}{shlex.quote(str(folder / layout.POLICY))}", "the policy over the state"),
+        (f"{program} why {place}", "why it acts as it does, in words"),
+        (f"{program} explore {place}", "the same in a browser"),
+        *([(f"{program} eval {place} --best", "the best model, played")] if best else []),
+    ]
+    width = max(len(command) for command, _ in lines)
+    console.out("\nlook at it:", highlight=False)
+    for command, what in lines:
+        console.out(f"  {command:<{width}}  # {what}", highlight=False)
+
+
+def _program() -> str:
+    """Return how this program was called, if its name alone would not find it."""
+    called = sys.argv[0]
+    found = shutil.which("imel") is not None or Path(called).name != "imel"
+    return "imel" if found else shlex.quote(called)

@@ -25,7 +25,7 @@ examples:
   imel train --config runs/tune/Pendulum-v1-ridge/best.json
 
 The study is kept on disk. The same command again goes on with it, after a kill too, until there
-are --trials of them."""
+are --trials of them. Given several times at once, also on several machines, it shares the work."""
 
 
 def run(argv: Sequence[str]) -> int:

@@ -27,6 +27,7 @@ from imel.datasets.columns import (
     trajectories,
 )
 from imel.datasets.episodes import logged_episodes, require_same_actions
+from imel.datasets.minari_checks import one_line
 from imel.errors import ImelError
 from imel.extras import require
 from imel.policy import ImelPolicy
@@ -141,7 +142,7 @@ def read_minari(dataset: Any, policy: ImelPolicy) -> Logged:
     try:
         episodes = list(dataset.iterate_episodes())
     except Exception as error:  # of whatever reads HDF5 or Arrow beneath it
-        raise ImelError(f"{source} cannot be read: {error}") from None
+        raise ImelError(f"{source} cannot be read: {one_line(error)}") from None
     if not episodes or not all(set(_IN_INFOS.values()) <= set(e.infos or {}) for e in episodes):
         return logged_episodes(episodes, policy, source)
     parts: dict[str, list[Array]] = {name: [] for name in (*VECTORS, *SCALARS)}
@@ -155,7 +156,7 @@ def read_minari(dataset: Any, policy: ImelPolicy) -> Logged:
     try:
         columns = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     except (TypeError, ValueError) as error:
-        raise ImelError(f"{source} has episodes of different shapes: {error}") from None
+        raise ImelError(f"{source} has episodes of different shapes: {one_line(error)}") from None
     assert set(WHOLE) <= set(columns)
     widths = policy.memory.states.shape[1], policy.memory.actions.shape[1]
     return Logged(checked(columns, *widths, source), "annotated", rewarded=True)

@@ -1,17 +1,53 @@
-"""Episodes played with the mean action, with all that a memory knows of a transition."""
+"""Playing episodes: with a policy's mean action for export, with a controller for a warm start."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import closing, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
 from imel.advantage import estimate_advantages
 from imel.datasets.columns import Array, Columns
+from imel.datasets.episodes import Episode
 from imel.persistence.saving import SavedAlgorithm
 from imel.playing import Environment, make_environment, play, require_spaces
+
+
+def record_episodes(
+    env: str | Environment, act: Callable[[Any], Any], episodes: int = 10, seed: int = 0
+) -> list[Episode]:
+    """Play episodes with a controller, for `IMeL.warm_start`; episode i starts from seed + i.
+
+    :param env: an environment, or the id of one
+    :param act: maps an observation to an action: a PID, `lambda seen: model.predict(seen)[0]`, ...
+        Actions outside of the environment's bounds are clipped
+    """
+    made = closing(make_environment(env, False)) if isinstance(env, str) else nullcontext(env)
+    with made as played:
+        return [_recorded(played, act, seed + number) for number in range(episodes)]
+
+
+def _recorded(env: Environment, act: Callable[[Any], Any], seed: int) -> Episode:
+    space = env.action_space
+
+    def clipped(observation: Any) -> Any:
+        action = act(observation)
+        if not isinstance(space, spaces.Box):
+            return action
+        shaped = np.reshape(action, space.shape)
+        return np.clip(shaped, space.low, space.high).astype(space.dtype)
+
+    steps = list(play(env, clipped, seed))
+    return Episode(
+        observations=np.array([*(step.observation for step in steps), steps[-1].next_observation]),
+        actions=np.array([step.action for step in steps]),
+        rewards=np.array([step.reward for step in steps]),
+        terminations=np.array([step.terminated for step in steps]),
+    )
 
 
 def play_episodes(model: SavedAlgorithm, env_id: str, seeds: list[int]) -> Columns:

@@ -9,6 +9,7 @@ from typing import Any
 
 from imel.datasets.columns import Logged
 from imel.datasets.episodes import Episode, logged_episodes
+from imel.datasets.minari_checks import check_files, one_line
 from imel.datasets.minari_files import minari_path, read_minari
 from imel.datasets.tables import read_parquet
 from imel.errors import ImelError
@@ -51,7 +52,9 @@ def _local_minari(dataset_id: str) -> Any:
             f"minari download {dataset_id} gets one that is published"
         )
     minari = require("minari", "datasets")
+    source = f"the Minari dataset {dataset_id}"
+    check_files(place / "data", source)
     try:
         return minari.load_dataset(dataset_id)
     except Exception as error:  # of whatever reads JSON, HDF5 or Arrow beneath it
-        raise ImelError(f"the Minari dataset {dataset_id} cannot be read: {error}") from None
+        raise ImelError(f"{source} cannot be read: {one_line(error)}") from None

@@ -11,9 +11,6 @@ from torch import Tensor
 
 from imel.distributions.base import LISTED, Array, Distribution
 
-_ENTROPY = 0.01
-"""Weight of the entropy's gradient beside advantages of unit deviation, where choices are discrete:
-without it a policy that has become sure of its choices never tries another one."""
 _SURE = 4.0
 """The difference of logits between a demonstrated option and the others."""
 _REACHABLE = 0.1
@@ -121,18 +118,8 @@ class Categorical(Distribution):
         return logarithm.clamp(-60.0, 60.0).exp().to(actions.dtype)
 
     def gradients(self, weights: Tensor, actions: Tensor, logits: Tensor) -> Tensor:
-        """Return the gradient of w log pi(a|s) + c H by the logits, H the entropy of the policy.
-
-        w (a - p) - c p (log p + H)
-        """
-        logs = self.log_probabilities(logits)
-        p = logs.exp()
-        surprise = p * logs  # [N, d_a]
-        entropies = [-part.sum(dim=-1, keepdim=True) for part in self._parts(surprise)]
-        spread = torch.cat(
-            [h.expand(-1, n) for h, n in zip(entropies, self.sizes, strict=True)], dim=-1
-        )
-        return weights.double()[:, None] * (actions - p) - _ENTROPY * (surprise + p * spread)
+        """Return the gradient of w log pi(a|s) by the logits: w (a - p)."""
+        return weights.double()[:, None] * (actions - self.probabilities(logits))
 
     def improve(
         self, weights: Tensor, actions: Tensor, means: Tensor, stds: Tensor, budget: float

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from imel.policy import ImelPolicy
 
-_NEIGHBOURS = 5
+NEIGHBOURS = 5
 """A distance to memory is the mean over this many nearest ones: one alone may be a stray."""
 _COMPARED = 512
 """Memories whose own distances a state's is compared with."""
@@ -39,7 +39,7 @@ class Familiarity:
         self._episodes = memory.column("episodes")[some]
         self._keys = self._embed(memory.column("states")[some])  # [N, d]
         _, sizes = torch.unique(self._episodes, return_counts=True)
-        self._neighbours = min(_NEIGHBOURS, len(self._keys) - int(sizes.max()))
+        self._neighbours = min(NEIGHBOURS, len(self._keys) - int(sizes.max()))
         self._reference = self._leave_one_out()  # [R] ascending
 
     def __call__(self, states: Tensor) -> NDArray[Any]:

@@ -24,21 +24,33 @@ def sentence(why: LessonExplanation) -> str:
     said, mostly = why.answer, why.mostly
     if not len(mostly):
         return f"{said}: no lesson has taught the policy anything here"
-    lessons = why.lessons
-    counts, steps = lessons.counts[mostly], lessons.steps[mostly]
-    noun = "episode" if (lessons.counts == 1).all() else "lesson"
-    of_all = f"{len(mostly):,} of {len(lessons):,} {noun}s"
-    if counts.sum() > len(mostly):
-        of_all += f" ({counts.sum():,} episodes)"
-    said += (
-        f": mostly taught by {of_all} between steps {short(steps[:, 0].min())} and "
-        f"{short(steps[:, 1].max())}, {_returns(why, mostly)}"
-    )
+    shown = why.lessons.demonstrated
+    parts = []
+    if shown[mostly].any():
+        parts.append(f"{shown[mostly].sum():,} of {shown.sum():,} demonstrations")
+    own = mostly[~shown[mostly]]
+    if len(own):
+        parts.append(_own_words(why, own, int((~shown).sum())))
+    said += f": mostly taught by {' and by '.join(parts)}"
     count = len(why.against)
     number = f"{count:,} lesson{'' if count == 1 else 's'}" if count else "no single lesson"
     said += f"; {number} speak{'' if count > 1 else 's'} against it"
     share = f"{100 * why.taken_back:.0f} %"
     return said + (f" ({share} is taken back in all)" if why.taken_back >= 0.005 else "")
+
+
+def _own_words(why: LessonExplanation, own: Array, total: int) -> str:
+    """Say how many lessons of the run itself these are, of which steps and returns."""
+    lessons = why.lessons
+    counts, steps = lessons.counts[own], lessons.steps[own]
+    noun = "episode" if (lessons.counts == 1).all() else "lesson"
+    words = f"{len(own):,} of {total:,} {noun}s"
+    if counts.sum() > len(own):
+        words += f" ({counts.sum():,} episodes)"
+    return (
+        f"{words} between steps {short(steps[:, 0].min())} and {short(steps[:, 1].max())}, "
+        f"{_returns(why, own)}"
+    )
 
 
 def _returns(why: LessonExplanation, mostly: Array) -> str:
@@ -79,8 +91,8 @@ def table(why: LessonExplanation, count: int) -> list[tuple[str, ...]]:
     return [
         (
             episode_words(lessons.episodes[i], lessons.counts[i]),
-            f"{short(lessons.steps[i, 0])} to {short(lessons.steps[i, 1])}",
-            number(lessons.returns[i]),
+            steps_words(*lessons.steps[i]),
+            return_words(lessons.returns[i], lessons.steps[i, 1]),
             f"{along[i] / spoken:+.1%}",
             vector(lessons.contributions[i], digits=3),
         )
@@ -91,6 +103,16 @@ def table(why: LessonExplanation, count: int) -> list[tuple[str, ...]]:
 def episode_words(first: int, count: int) -> str:
     """Name the episode of a lesson, or the period: the first episode and how many follow it."""
     return f"{first}" if count == 1 else f"{first} (+{count - 1})"
+
+
+def steps_words(start: int, end: int) -> str:
+    """Name the steps of a run in which a lesson was taught, or that it came from a warm start."""
+    return f"{short(start)} to {short(end)}" if end else "demonstration"
+
+
+def return_words(value: float, end: int) -> str:
+    """Return a lesson's return; a demonstration without rewards has none."""
+    return number(value) if end or value else "-"
 
 
 def short(steps: float) -> str:

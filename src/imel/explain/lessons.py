@@ -51,6 +51,11 @@ class LessonContributions:
     def __len__(self) -> int:
         return len(self.episodes)
 
+    @property
+    def demonstrated(self) -> Array:
+        """Which of them are of a warm start: they end before the run's first step."""  # [L] bool
+        return np.asarray(self.steps[:, 1] == 0)
+
 
 @dataclass(frozen=True, eq=False)
 class Moments:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.explain.lesson_words import episode_words, short
+from imel.explain.lesson_words import episode_words, steps_words
 from imel.explorer.insight import Answer, Insight
 from imel.explorer.lessons import LessonInsight
 from imel.names import DimensionNames
@@ -85,7 +85,7 @@ def _describe_lessons(
             {
                 "row": int(rows[i]),
                 "name": episode_words(lessons.episodes[i], lessons.counts[i]),
-                "steps": f"{short(lessons.steps[i, 0])} to {short(lessons.steps[i, 1])}",
+                "steps": steps_words(*lessons.steps[i]),
                 "return": float(lessons.returns[i]),
                 "share": float(signed[i]),
                 "adds": lessons.contributions[i].tolist(),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from imel.errors import ImelError
 from imel.explorer.insight import Insight
 from imel.pictures.rendering import picture
-from imel.playing import make_environment, play, require_spaces
+from imel.playing import Environment, make_environment, play, require_spaces
 
 Array = NDArray[Any]
 
@@ -102,7 +102,7 @@ def record(
     """Play an episode; steps and frames are there to be watched as soon as they are made."""
     policy, generator = insight.policy, torch.Generator().manual_seed(seed)
     spent, actions, states = 0.0, list[Array](), list[Array]()
-    with closing(make_environment(env_id, rendered=episode.no_frames is None)) as env:
+    with closing(_make(episode, env_id)) as env:
         require_spaces(policy, env, env_id)
 
         def act(observation: Any) -> Array:
@@ -131,6 +131,16 @@ def record(
         episode.ended = (
             "truncated by the time limit" if step.truncated else f"cut after {LONGEST} steps"
         )
+
+
+def _make(episode: Episode, env_id: str) -> Environment:
+    """Return the environment that is played, one that draws if it can."""
+    if episode.no_frames is None:
+        try:
+            return make_environment(env_id, rendered=True)
+        except ImelError as error:
+            episode.no_frames = str(error)
+    return make_environment(env_id, rendered=False)
 
 
 def _draw(episode: Episode, env: Any, step: int) -> None:

@@ -6,14 +6,12 @@ asking for the old name again. What has not been used for long is dropped, files
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,9 +30,9 @@ from imel.explorer.lessons import (
     make_lesson_plane,
 )
 from imel.explorer.memory_map import Colouring, Plane, colouring, make_plane
-from imel.names import DimensionNames, names_for, names_of
+from imel.names import DimensionNames
 from imel.pictures.rendering import UnclearStateError, picture, pose
-from imel.playing import Environment, make_environment
+from imel.playing import Environment, make_environment, names_in
 from imel.policy import ImelPolicy
 from imel.runs.evaluation import evaluate
 from imel.runs.stored import StoredRun
@@ -108,13 +106,7 @@ class Session:
 
     def names_for(self, policy: ImelPolicy) -> DimensionNames:
         """Return the names of a model's dimensions, as the environment gives them, or numbers."""
-        if self._names is None:
-            with (
-                contextlib.suppress(ImelError),
-                closing(make_environment(self._environment(), rendered=False)) as env,
-            ):
-                self._names = names_of(env, *policy.dimensions)
-            self._names = self._names or names_for(None, *policy.dimensions)
+        self._names = self._names or names_in(self.run.env, policy.dimensions)
         return self._names
 
     # --- models ---

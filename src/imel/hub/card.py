@@ -45,6 +45,8 @@ def model_card(folder: Path, repo_id: str, licence: str | None = None) -> str:
     """The card of the run in a folder, as it would be published under a name."""
     _, manifest = checkpoint.read(folder / MODEL)
     config, evaluation = read_table(folder / CONFIG), read_evaluation(folder / EVALUATION)
+    if not manifest["policy"].isidentifier():
+        raise ImelError(f"{folder} names no class of policies: {reprlib.repr(manifest['policy'])}")
     env = config.get("env") or evaluation.get("env")
     if env is not None and not (isinstance(env, str) and _ENVIRONMENT.fullmatch(env)):
         raise ImelError(f"{folder} names no environment that could be made: {reprlib.repr(env)}")
@@ -189,5 +191,11 @@ def _licence(licence: str | None) -> str:
 
 def _table(first: str, second: str, rows: Mapping[str, Any]) -> str:
     lines = [f"| {first} | {second} |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in rows.items()]
+    lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows.items()]
     return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    """Return a value as text that ends no cell and holds no markup."""
+    text = " ".join(str(value).split())[:200]
+    return text.replace("<", "&lt;").replace("|", "&#124;").replace("[", "&#91;")

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from imel.algorithm import IMeL
 from imel.errors import ImelError
 from imel.extras import require
 from imel.hub.card import model_card
+from imel.persistence.checkpoint import LARGEST_FILE
 from imel.persistence.files import write_atomically
 from imel.policy import POLICIES
 from imel.runs.identity import differences_to_config, outcome_of, read_own
@@ -98,11 +99,11 @@ def pull_from_hub(
             present = _names_in(source, revision)
             for name in _wanted(present, repo_id):
                 _require_plain(source / name)
-                write_atomically(made / name, (source / name).read_bytes())
+                shutil.copyfile(source / name, made / name, follow_symlinks=False)
         else:
-            present = _download(repo_id, made, revision, token)
+            present = _download(repo_id, made, revision, token, KNOWN)
         check_files(made)
-    return sorted(set(present) - set(KNOWN))
+    return sorted({printable(name) for name in present} - set(KNOWN))
 
 
 def load_from_hub(
@@ -113,33 +114,58 @@ def load_from_hub(
     device: torch.device | str = "cpu",
     token: str | None = None,
 ) -> IMeL:
-    """A published model; from a hub, its file is kept in the cache of `huggingface_hub`."""
+    """A published model; from a hub, it is fetched anew each time."""
     source = _as_folder(repo_id)
     if source is not None:
         _wanted(_names_in(source, revision), repo_id)
         _require_plain(source / MODEL)
         return IMeL.load(source / MODEL, env, device)
-    with _talking(repo_id, token) as api:
-        path = api.hf_hub_download(repo_id, MODEL, revision=revision)
-    return IMeL.load(path, env, device)
+    # Not by the client's cache: names of files in it are the server's to choose
+    with tempfile.TemporaryDirectory(prefix="imel-") as made:
+        _download(repo_id, Path(made), revision, token, (MODEL,))
+        return IMeL.load(Path(made, MODEL), env, device)
 
 
-def _download(repo_id: str, made: Path, revision: str | None, token: str | None) -> list[str]:
-    """Fetch the known files of one commit; the names of all that are there."""
-    with _talking(repo_id, token) as api, tempfile.TemporaryDirectory(dir=made.parent) as scratch:
+def _download(
+    repo_id: str, made: Path, revision: str | None, token: str | None, names: Sequence[str]
+) -> list[str]:
+    """Fetch files of one commit, none larger than it may be; the names of all that are there."""
+    with _talking(repo_id, token) as api, tempfile.TemporaryDirectory(prefix="imel-") as scratch:
         info = api.model_info(repo_id, revision=revision)
-        present = [file.rfilename for file in info.siblings or ()]
-        for name in _wanted(present, repo_id):
+        present = [str(file.rfilename) for file in info.siblings or ()]
+        for name in _wanted(present, repo_id, names):
             # By the commit, not by the branch: what is fetched belongs together
-            path = api.hf_hub_download(repo_id, name, revision=info.sha, local_dir=scratch)
+            path = api.hf_hub_download(
+                repo_id, name, revision=info.sha, local_dir=scratch, tqdm_class=_bounded(name)
+            )
+            _require_plain(Path(path))
             shutil.copyfile(path, made / name)
     return present
 
 
-def _wanted(present: list[str], repo_id: str) -> list[str]:
+def _bounded(name: str) -> type[Any]:
+    """Return a progress bar that shows nothing, and refuses more bytes than a file may have."""
+    bar: type[Any] = require("huggingface_hub.utils", "hub").tqdm
+
+    class Bounded(bar):  # type: ignore[misc]
+        received = 0
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **{**options, "disable": True})
+
+        def update(self, count: float | None = 1) -> bool | None:
+            self.received += int(count or 0)
+            if self.received > _limit(name):
+                raise ImelError(f"{name} is larger than {_limit(name) >> 20} MiB")
+            return None
+
+    return Bounded
+
+
+def _wanted(present: Sequence[str], repo_id: str, names: Sequence[str] = KNOWN) -> list[str]:
     if MODEL not in present:
         raise ImelError(f"{repo_id} holds no model of imel ({MODEL})")
-    return [name for name in KNOWN if name in present]
+    return [name for name in names if name in present]
 
 
 def _names_in(folder: Path, revision: str | None) -> list[str]:
@@ -176,11 +202,17 @@ def _talking(repo_id: str, token: str | None) -> Iterator[Any]:
     except ImelError:
         raise
     except Exception as error:  # a network, a proxy, a server: it may raise anything
-        message = " ".join(str(error).split()) or type(error).__name__
+        message = printable(str(error)) or type(error).__name__
         for secret in (token, hub.get_token()):
             if secret:
                 message = message.replace(secret, "***")
         raise ImelError(f"{repo_id}: {message}") from None
+
+
+def printable(text: str) -> str:
+    """Return a stranger's text as one line of bounded length, without control characters."""
+    plain = "".join(letter if letter.isprintable() else " " for letter in text)
+    return " ".join(plain.split())[:500]
 
 
 # --- which files: those of known kinds, none of which holds code ---
@@ -204,8 +236,13 @@ def _require_plain(path: Path) -> None:
     """Refuse a link, which may stand for any file of this machine, and what fills the memory."""
     if path.is_symlink():
         raise ImelError(f"{path} is a link; only files are published and fetched")
-    if path.name != MODEL and path.stat().st_size > _LARGEST:
-        raise ImelError(f"{path} is larger than {_LARGEST >> 20} MiB")
+    if path.stat().st_size > _limit(path.name):
+        raise ImelError(f"{path} is larger than {_limit(path.name) >> 20} MiB")
+
+
+def _limit(name: str) -> int:
+    """Return the bytes that a file may have."""
+    return LARGEST_FILE if name == MODEL else _LARGEST
 
 
 def check_files(folder: Path) -> None:
@@ -213,8 +250,12 @@ def check_files(folder: Path) -> None:
     manifest = read_own(folder / MODEL, folder)
     if manifest["policy"] in POLICIES:  # a class of somebody's own is not here to be asked
         IMeL.load(folder / MODEL)
-    read_evaluation(folder / EVALUATION)
-    found = differences_to_config(manifest, read_table(folder / CONFIG))
+    config, evaluation = read_table(folder / CONFIG), read_evaluation(folder / EVALUATION)
+    claimed = {"env": config.get("env"), "timesteps": manifest["progress"]["num_timesteps"]}
+    for name, value in claimed.items():
+        if evaluation and value is not None and evaluation.get(name) != value:
+            raise ImelError(f"{folder / EVALUATION} is not that of the model: another {name}")
+    found = differences_to_config(manifest, config)
     if found:
         raise ImelError(f"{folder / CONFIG} is not that of the model: {'; '.join(found)}")
     for name in (CURVE, POLICY):

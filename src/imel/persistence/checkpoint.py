@@ -15,30 +15,38 @@ import importlib.metadata
 import json
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
-from torch.optim import Optimizer
 
 from imel.errors import CheckpointError
 from imel.persistence.contents import check_values
 from imel.persistence.files import write_atomically
 
+Contents = tuple[Mapping[str, Tensor], Mapping[str, Any]]
+"""The tensors of a file, and its JSON document."""
+_Copy = tuple[torch.dtype, tuple[int, ...], bytes]
 SUFFIX = ".safetensors"
 SCHEMA = 3
 """Counts the changes after which files of before can no longer be read."""
-_LARGEST_FILE, _LONGEST_MANIFEST = 8 << 30, 16 << 20
+LARGEST_FILE, _LONGEST_MANIFEST = 8 << 30, 16 << 20
 """Bytes of a file and characters of a manifest that are read at all."""
 _UNBUILDABLE = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(RuntimeError, TypeError, ValueError),
 )
 """What making a model of absurd values may raise."""
+_TYPES = {
+    **{torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"},
+    **{torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8"},
+    **{torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8"},
+    torch.bool: "BOOL",
+}
+"""What safetensors calls the types of numbers."""
 _LIBRARIES = ("imel", "torch", "numpy", "gymnasium", "stable_baselines3", "mujoco")
 
 
@@ -53,27 +61,59 @@ def path_for(path: str | os.PathLike[str]) -> Path:
 def write(
     path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document: Mapping[str, Any]
 ) -> Path:
-    """Write tensors and a JSON document atomically; return the path with its suffix.
+    """Write tensors and a JSON document atomically; return the path with its suffix."""
+    return prepare(path, tensors, document)()
 
-    What no reader would accept, a NaN above all, is refused here.
+
+def prepare(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], document: Mapping[str, Any]
+) -> Callable[[], Path]:
+    """Check and copy what a file is to hold; return the function that writes it.
+
+    What no reader would accept, a NaN above all, is refused here. The function may run in another
+    thread while the model learns on.
     """
     target = path_for(path)
     check_values(tensors, f"{target} is not written")
-    plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    manifest = json.dumps(
-        {
-            "format": "imel",
-            "schema": SCHEMA,
-            "versions": library_versions(),
-            "circumstances": circumstances(),
-            "sha256": {name: _digest(tensor) for name, tensor in plain.items()},
-            **document,
-        },
-        sort_keys=True,
-    )
+    copies: dict[str, _Copy] = {}
+    for name, tensor in tensors.items():
+        raw = bytes(_raw(tensor.detach().cpu().contiguous()))
+        copies[name] = tensor.dtype, tuple(tensor.shape), raw
+    whole = {
+        "format": "imel",
+        "schema": SCHEMA,
+        "versions": library_versions(),
+        "circumstances": circumstances(),
+        **document,
+    }
+
+    def write_it() -> Path:
+        write_atomically(target, *_parts(copies, whole))
+        return target
+
+    return write_it
+
+
+def _parts(copies: Mapping[str, _Copy], document: Mapping[str, Any]) -> list[bytes]:
+    """Return a safetensors file: its header, and the bytes of its tensors as they are.
+
+    The package's own writers copy those bytes twice, or leave traces when killed; the one for torch
+    also keeps a ctypes type for each size that it ever met.
+    """
+    sums = {name: _checksum(*copy) for name, copy in copies.items()}
+    manifest = json.dumps({**document, "sha256": sums}, sort_keys=True)
     metadata = {"manifest": manifest, "manifest_sha256": _sha256(manifest.encode())}
-    write_atomically(target, safetensors_bytes(plain, metadata))
-    return target
+    header: dict[str, Any] = {"__metadata__": metadata}
+    # By size of element, so that each tensor begins at a multiple of its own
+    ordered = sorted(copies.items(), key=lambda item: -item[1][0].itemsize)
+    place = 0
+    for name, (dtype, shape, raw) in ordered:
+        end = place + len(raw)
+        header[name] = {"dtype": _TYPES[dtype], "shape": shape, "data_offsets": [place, end]}
+        place = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little"), text, *(raw for _, (_, _, raw) in ordered)]
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -82,8 +122,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     source = next((file for file in (path_for(path), Path(path)) if file.is_file()), None)
     if source is None:
         raise CheckpointError(f"no such checkpoint: {path_for(path)}")
-    if source.stat().st_size > _LARGEST_FILE:
-        raise CheckpointError(f"{source} is larger than {_LARGEST_FILE >> 30} GiB")
+    if source.stat().st_size > LARGEST_FILE:
+        raise CheckpointError(f"{source} is larger than {LARGEST_FILE >> 30} GiB")
     try:
         with safe_open(source, framework="pt") as file:
             manifest = _manifest(source, file.metadata() or {})
@@ -145,9 +185,19 @@ def _sha256(content: bytes) -> str:
 
 
 def _digest(tensor: Tensor) -> str:
-    header = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
-    raw = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0)
-    return _sha256(header + raw.numpy().tobytes())
+    return _checksum(tensor.dtype, tuple(tensor.shape), _raw(tensor))
+
+
+def _checksum(dtype: torch.dtype, shape: tuple[int, ...], raw: bytes | memoryview) -> str:
+    digest = hashlib.sha256(f"{dtype}{shape}".encode())
+    digest.update(raw)
+    return digest.hexdigest()
+
+
+def _raw(tensor: Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor, without copying them."""
+    flat: Any = tensor.view(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
 
 
 @functools.cache
@@ -191,31 +241,3 @@ def building(path: str | os.PathLike[str]) -> Iterator[None]:
     except _UNBUILDABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(f"{path} describes no model that can be built: {reason}") from None
-
-
-def optimizer_to_tensors(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return Adam's moments and step counts by parameter number."""
-    state = optimizer.state_dict()["state"]
-    return {f"{i}/{key}": value for i, entry in state.items() for key, value in entry.items()}
-
-
-def adam_state(optimizer: Optimizer) -> dict[str, Tensor]:
-    """Return tensors with the names, shapes and types of Adam's state after a step."""
-    state: dict[str, Tensor] = {}
-    for i, parameter in enumerate(optimizer.param_groups[0]["params"]):
-        state |= {
-            f"{i}/step": torch.zeros(()),
-            f"{i}/exp_avg": parameter,
-            f"{i}/exp_avg_sq": parameter,
-        }
-    return state
-
-
-def load_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Load what `optimizer_to_tensors` returned."""
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        number, key = name.split("/")
-        state.setdefault(int(number), {})[key] = tensor
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -5,29 +5,29 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 from imel.errors import ImelError
 
 
-def write_atomically(target: Path, content: bytes) -> None:
-    """Write under a temporary name in the same folder, flush to disk, rename.
+def write_atomically(target: Path, *parts: bytes) -> None:
+    """Write parts under a temporary name in the same folder, flush to disk, rename.
 
     Whatever goes wrong on the way, the target holds what it held before and nothing is left over.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's files are for their owner alone
         os.replace(temporary, target)
     except BaseException as error:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, error.strerror, str(target)) from error
         raise
@@ -36,12 +36,6 @@ def write_atomically(target: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 @contextlib.contextmanager

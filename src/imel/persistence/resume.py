@@ -14,17 +14,18 @@ import os
 import re
 import reprlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 
 from imel.algorithm import IMeL
+from imel.environments import LONGEST
 from imel.errors import CheckpointError, ImelError
 from imel.persistence import checkpoint
 from imel.persistence.standing import pasts_of, restorable
-from imel.replay import LONGEST
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxdict = _BRIEF.maxlist = 200
@@ -34,8 +35,9 @@ NAME = re.compile(r"iteration-(\d+)" + re.escape(checkpoint.SUFFIX))
 class RunCheckpoints(BaseCallback):
     """Saves the model to a folder every few iterations, and keeps the last few files.
 
-    If one cannot be written, the run ends, or goes on without it if `go_on_if_full`; the files of
-    before are whole either way.
+    A thread writes what was copied, while the run goes on; the next checkpoint, and the end, wait
+    for it. If one cannot be written, the run ends then, or goes on without it if `go_on_if_full`;
+    the files of before are whole either way.
 
     Training that ends before its last step leaves a checkpoint of where it stood, if environments
     can be put back there; it goes when the run has been finished.
@@ -57,6 +59,8 @@ class RunCheckpoints(BaseCallback):
         self.folder, self.every, self.keep = Path(folder), every, keep
         self.go_on_if_full = go_on_if_full
         self._root = self.folder
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._writing: Future[None] | None = None
 
     @property
     def _algorithm(self) -> IMeL:
@@ -82,37 +86,53 @@ class RunCheckpoints(BaseCallback):
         model = self._algorithm
         if model.iteration == 0 or model.iteration % self.every:
             return
-        # The one it was resumed from is there already; its writer may not have come to tidy up
-        if model.iteration != model.resumed_iteration and not self._save(model):
+        if model.iteration == model.resumed_iteration:  # its writer may not have come to tidy up
+            self._tidy()
+        elif not self._save(model):
             model.restart_environments()
-        for old in checkpoints_in(self.folder)[: -self.keep]:
-            old.unlink()
 
     def _save(self, model: IMeL) -> bool:
-        """Write a checkpoint; return whether environments can go on as they are."""
+        """Begin to write a checkpoint; return whether environments can go on as they are."""
+        self.wait()
+        standing = model.standing_contents()
         path = self.folder / f"iteration-{model.iteration:08d}"
+        write = checkpoint.prepare(path, *(standing or model.contents()))
+        self._writing = self._thread.submit(self._write, write)
+        return standing is not None
+
+    def _write(self, write: Callable[[], Path]) -> None:
+        if not self._root.is_dir():  # it would be made again, without the run's other files
+            raise FileNotFoundError(errno.ENOENT, "the folder is gone", str(self._root))
+        if iteration_of(write()) % self.every == 0:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove all checkpoints but the last few scheduled ones."""
+        found = checkpoints_in(self.folder)
+        scheduled = [path for path in found if iteration_of(path) % self.every == 0]
+        for path in set(found) - set(scheduled[-self.keep :]):
+            path.unlink()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint under way is written; raise what went wrong."""
+        writing, self._writing = self._writing, None
         try:
-            if not self._root.is_dir():  # it would be made again, without the run's other files
-                raise FileNotFoundError(errno.ENOENT, "the folder is gone", str(self._root))
-            if model.save_standing(path):
-                return True
-            model.save(path)
+            if writing is not None:
+                writing.result()
         except OSError as error:
             if not self.go_on_if_full:
                 raise
             warnings.warn(f"no checkpoint: {error}", RuntimeWarning, stacklevel=2)
-            return pasts_of(model) is not None
-        return False
 
     def _on_training_end(self) -> None:
         model = self._algorithm
-        if model.learned_timesteps < model._total_timesteps:
-            if model.iteration and model.iteration % self.every and pasts_of(model) is not None:
-                self._save(model)
-            return
-        for path in checkpoints_in(self.folder):
-            if iteration_of(path) % self.every:
-                path.unlink()
+        done = model.learned_timesteps >= model._total_timesteps
+        unscheduled = model.iteration and model.iteration % self.every
+        if not done and unscheduled and pasts_of(model) is not None:
+            self._save(model)
+        self.wait()
+        if done:
+            self._tidy()
 
     def _on_step(self) -> bool:
         return True

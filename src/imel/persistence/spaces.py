@@ -16,7 +16,8 @@ from imel.persistence.checkpoint import under
 
 _TYPES = (
     *(torch.float16, torch.float32, torch.float64),
-    *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
 )
 _MOST = 1 << 20
 """Options of a discrete space at most."""

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from imel.environments import LONGEST, Past
 from imel.errors import CheckpointError, ImelError
 from imel.persistence import checkpoint
 from imel.persistence.contents import check_tensors
-from imel.replay import LONGEST, Past
 
 PART = "environments"
 

@@ -1,10 +1,12 @@
-"""The learning curve of a run, from its monitor file and its evaluation alone."""
+"""The learning curve of a run, from its monitor file and its evaluations alone."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +15,7 @@ from matplotlib.ticker import EngFormatter
 
 from imel.errors import ImelError
 from imel.pictures.nearby import Array, draw_episodes, quiet_axes
-from imel.runs.layout import read_evaluation
+from imel.runs.layout import read_evaluation, read_evaluations
 
 _COLOUR, _EVALUATION = "#2166ac", "#d6604d"
 
@@ -36,9 +38,14 @@ class LearningCurve:
     steps: Array  # [n] environment steps taken when the episode ended
     returns: Array  # [n]
     evaluation: Evaluation | None = None
+    """The one at the end."""
+    evaluations: tuple[Evaluation, ...] = ()
+    """Those during training."""
 
 
-def read_curve(monitor: Path, evaluation: Path, title: str) -> LearningCurve:
+def read_curve(
+    monitor: Path, evaluation: Path, title: str, evaluations: Path | None = None
+) -> LearningCurve:
     """Read a curve from a monitor file; without a column of steps, lengths are summed."""
     try:
         with monitor.open(encoding="utf-8", newline="") as file:
@@ -57,7 +64,15 @@ def read_curve(monitor: Path, evaluation: Path, title: str) -> LearningCurve:
         raise ImelError(f"{monitor} is damaged: it has values that are not finite")
     if len(steps) != len(returns):
         steps = np.cumsum(lengths)
-    return LearningCurve(title, steps, returns, _read_evaluation(evaluation))
+    final = read_evaluation(evaluation)
+    during = [] if evaluations is None else read_evaluations(evaluations)
+    return LearningCurve(
+        title,
+        steps,
+        returns,
+        _evaluation(final) if final else None,
+        tuple(_evaluation(row) for row in during),
+    )
 
 
 def curve_figure(curve: LearningCurve) -> Figure:
@@ -76,13 +91,29 @@ def curve_figure(curve: LearningCurve) -> Figure:
         axes.fill_between(*band, color=_COLOUR, alpha=0.2, linewidth=0, label="20–80 %")
     else:
         axes.text(0.5, 0.5, "no episode has ended", transform=axes.transAxes, ha="center")
+    if curve.evaluations:
+        _draw_evaluations(axes, curve.evaluations)
     if curve.evaluation is not None:
         _draw_evaluation(axes, curve.evaluation)
     ends = [*curve.steps[-1:], *([curve.evaluation.steps] if curve.evaluation else [])]
+    ends += [each.steps for each in curve.evaluations]
     axes.set_xlim(0.0, 1.04 * max(ends, default=1.0))
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside lower center", ncols=2, fontsize=9)
     return figure
+
+
+def _draw_evaluations(axes: Axes, evaluations: Sequence[Evaluation]) -> None:
+    axes.plot(
+        [each.steps for each in evaluations],
+        [each.mean for each in evaluations],
+        "o-",
+        markersize=4,
+        linewidth=1.3,
+        color=_EVALUATION,
+        zorder=4,
+        label=f"deterministic, {evaluations[0].episodes} episodes each",
+    )
 
 
 def _draw_evaluation(axes: Axes, evaluation: Evaluation) -> None:
@@ -100,9 +131,6 @@ def _draw_evaluation(axes: Axes, evaluation: Evaluation) -> None:
     )
 
 
-def _read_evaluation(path: Path) -> Evaluation | None:
-    document = read_evaluation(path)
-    if not document:
-        return None
+def _evaluation(document: Mapping[str, Any]) -> Evaluation:
     played = document["deterministic"]
     return Evaluation(document["timesteps"], document["episodes"], played["mean"], played["std"])

@@ -5,6 +5,7 @@ It is the only place where the picture meets the model; `imel.pictures.surface` 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imel.errors import SettingsError
-from imel.names import DimensionNames, names_for
+from imel.names import DimensionNames
 from imel.pictures.surface import PolicySurface
 from imel.policy import ImelPolicy
 
@@ -22,6 +23,8 @@ Array = NDArray[np.float64]
 
 _CELLS = 140
 """Points of the grid along each axis."""
+_LABEL_WIDTH = 72
+"""Characters on a line of an axis' label."""
 _CHUNK = 1024
 """States the policy answers for at a time: kernels against a large memory take room."""
 
@@ -54,9 +57,9 @@ View = tuple[Plane, Array, Array]
 """A plane with the part of it that is shown: the coordinates of columns and rows."""
 
 
-def common_view(policies: Sequence[ImelPolicy]) -> View:
+def common_view(policies: Sequence[ImelPolicy], names: DimensionNames) -> View:
     """Return the plane of the last policy, as far as the memories of all policies reach."""
-    plane = state_plane(policies[-1])
+    plane = state_plane(policies[-1], names)
     places = [plane.coordinates(policy.memory.column("states")) for policy in policies]
     x, y = (_axis(np.concatenate(places)[:, i]) for i in range(2))
     return plane, x, y
@@ -65,9 +68,9 @@ def common_view(policies: Sequence[ImelPolicy]) -> View:
 def policy_surface(
     policy: ImelPolicy,
     title: str,
+    names: DimensionNames,
     action: int | None = None,
     view: View | None = None,
-    names: DimensionNames | None = None,
 ) -> PolicySurface:
     """Compute the policy's mean over a plane, for one dimension of the action.
 
@@ -75,9 +78,9 @@ def policy_surface(
     """
     memory, shown = policy.memory, policy.distribution.shown
     improved = shown(as_array(memory.column("improved_means")))
-    choice = choose_action(policy, improved, action, names)
+    choice = choose_action(policy, improved, names, action)
     chosen, states = choice.dimension, memory.column("states")
-    plane, x, y = common_view([policy]) if view is None else view
+    plane, x, y = common_view([policy], names) if view is None else view
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
     means = shown(act_at(policy, plane.states(grid)))
     return PolicySurface(
@@ -95,21 +98,22 @@ def policy_surface(
     )
 
 
-def state_plane(policy: ImelPolicy) -> Plane:
+def state_plane(policy: ImelPolicy, names: DimensionNames) -> Plane:
     """The state's own two dimensions, or the first two principal components of the memories."""
     states = policy.memory.column("states")
     if states.shape[1] == 2:
         identity = torch.eye(2, device=states.device)
-        return Plane(policy, ("state 0", "state 1"), torch.zeros_like(states[0]), identity, False)
-    return principal_plane(policy, states)
+        labels = (names.state[0], names.state[1])
+        return Plane(policy, labels, torch.zeros_like(states[0]), identity, False)
+    return principal_plane(policy, states, names)
 
 
-def principal_plane(policy: ImelPolicy, states: Tensor) -> Plane:
+def principal_plane(policy: ImelPolicy, states: Tensor, names: DimensionNames) -> Plane:
     """The first two principal components of raw states, in normalised state space."""
     origin, directions, shares = principal_components(policy.normaliser(states))
     labels = ["no second dimension", "no second dimension"]
     for i in range(min(2, states.shape[1])):
-        labels[i] = _component_label(i, float(shares[i]), directions[i])
+        labels[i] = _component_label(i, float(shares[i]), directions[i], names.state)
     return Plane(policy, (labels[0], labels[1]), origin.float(), directions.float(), True)
 
 
@@ -128,11 +132,12 @@ def principal_components(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return origin, directions, shares
 
 
-def _component_label(number: int, share: float, direction: Tensor) -> str:
+def _component_label(number: int, share: float, direction: Tensor, names: Sequence[str]) -> str:
     largest = direction.abs().argsort(descending=True)[:3]
-    terms = " ".join(f"{direction[j]:+.2f} s{int(j)}" for j in largest)
-    more = " …" if direction.numel() > 3 else ""
-    return f"component {number + 1} ({share:.0%} of variance): {terms}{more}"
+    terms = ", ".join(f"{direction[j]:+.2f} {names[int(j)]}" for j in largest)
+    more = ", …" if direction.numel() > 3 else ""
+    heading = f"component {number + 1} ({share:.0%} of variance)"
+    return f"{heading}\n{textwrap.fill(terms + more, _LABEL_WIDTH)}"
 
 
 @dataclass(frozen=True)
@@ -146,21 +151,22 @@ class Shown:
 
 
 def choose_action(
-    policy: ImelPolicy, improved: Array, action: int | None, names: DimensionNames | None = None
+    policy: ImelPolicy, improved: Array, names: DimensionNames, action: int | None
 ) -> Shown:
     """Choose the dimension of the action, or the option of a discrete one, that is shown."""
     count = improved.shape[1]
     if action is not None and not 0 <= action < count:
         raise SettingsError(f"action={action} is not between 0 and {count - 1}")
     if count == 1:
-        return Shown(0, "", "action")
+        return Shown(0, "", names.action[0])
     chosen = int(improved.var(axis=0).argmax()) if action is None else action
+    name, number = names.action[chosen], f"action {chosen}"
     if policy.distribution.sizes:
-        named = names or names_for(None, *policy.dimensions)
-        label = f"probability of: {named.action[chosen]}"
+        label = f"probability of: {name}"
         return Shown(chosen, f", {label}", label)
+    named = "" if name == number else f", {name}"
     why = ", whose μ* varies most" if action is None else ""
-    return Shown(chosen, f": action {chosen} of {count}{why}", f"action {chosen}")
+    return Shown(chosen, f": {number} of {count}{named}{why}", name)
 
 
 def _axis(coordinates: Array) -> Array:

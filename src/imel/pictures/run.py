@@ -11,7 +11,6 @@ import numpy as np
 
 from imel.algorithm import IMeL
 from imel.errors import ImelError
-from imel.names import names_for
 from imel.pictures.curve import curve_figure, read_curve
 from imel.pictures.plane import (
     as_array,
@@ -22,9 +21,10 @@ from imel.pictures.plane import (
 )
 from imel.pictures.surface import PolicySurface, surface_figure
 from imel.pictures.update import UpdateStep
+from imel.playing import names_in
 from imel.policy import ImelPolicy
 from imel.runs import layout
-from imel.runs.stored import StoredModel, find_run
+from imel.runs.stored import StoredModel, StoredRun, find_run
 
 DOTS_PER_INCH = 130
 _MOST_FRAMES = 60
@@ -41,31 +41,31 @@ def draw_run(
             *([f"seed {config['seed']}"] if "seed" in config else []),
         ]
     )
-    names = names_for(config.get("env"), *model.policy.dimensions)
-    surface = policy_surface(model.policy, title, action, names=names)
+    names = names_in(config.get("env"), model.policy.dimensions)
+    surface = policy_surface(model.policy, title, names, action)
     figures = {layout.POLICY: surface_figure(surface)}
     monitor = folder / layout.MONITOR
     if monitor.is_file():
-        curve = read_curve(monitor, folder / layout.EVALUATION, title)
+        curve = read_curve(monitor, folder / layout.EVALUATION, title, folder / layout.EVALUATIONS)
         figures[layout.CURVE] = curve_figure(curve)
     for name, figure in figures.items():
         figure.savefig(folder / name, dpi=DOTS_PER_INCH)
     return [folder / name for name in figures]
 
 
-def models_of(place: Path) -> tuple[str, list[StoredModel]]:
+def models_of(files: StoredRun) -> tuple[str, list[StoredModel]]:
     """Return a run's name and its models with a known iteration, the oldest first."""
-    files = find_run(place)
     usable = {model.iteration: model for model in files.models if model.iteration is not None}
     if not usable:
-        raise ImelError(f"no checkpoint or model in {place} says how far it was trained")
+        raise ImelError(f"no checkpoint or model in {files.place} says how far it was trained")
     env = [] if files.env is None else [files.env]
     return ", ".join([*env, files.title]), [usable[key] for key in sorted(usable)]
 
 
 def update_step(place: Path, iteration: int | None, action: int | None) -> UpdateStep:
     """Return the last update before a checkpoint, from what its memory holds."""
-    name, models = models_of(place)
+    files = find_run(place)
+    name, models = models_of(files)
     wanted = models[-1].iteration if iteration is None else iteration
     assert wanted is not None
     nearest = min(models, key=lambda model: abs((model.iteration or 0) - wanted))
@@ -78,9 +78,10 @@ def update_step(place: Path, iteration: int | None, action: int | None) -> Updat
     old, improved = (
         shown(as_array(memory.column(name)[newest])) for name in ("means", "improved_means")
     )
-    choice = choose_action(policy, improved, action)
+    names = names_in(files.env, policy.dimensions)
+    choice = choose_action(policy, improved, names, action)
     chosen = choice.dimension
-    plane = principal_plane(policy, states)
+    plane = principal_plane(policy, states, names)
     return UpdateStep(
         title=f"{name}: update {nearest.iteration}, {len(states):,} new experiences{choice.note}",
         axis_label=plane.labels[0],
@@ -95,7 +96,8 @@ def update_step(place: Path, iteration: int | None, action: int | None) -> Updat
 
 def training_surfaces(place: Path, action: int | None) -> list[PolicySurface]:
     """Compute the policy of every checkpoint over the plane of the last one."""
-    name, models = models_of(place)
+    files = find_run(place)
+    name, models = models_of(files)
     if len(models) < 2:
         raise ImelError(
             f"{place} has a single model: an animation needs more checkpoints. Train with "
@@ -106,11 +108,13 @@ def training_surfaces(place: Path, action: int | None) -> list[PolicySurface]:
     policies = [ImelPolicy.load(str(model.path)) for model in shown]
     last = policies[-1]
     improved = last.distribution.shown(as_array(last.memory.column("improved_means")))
-    choice = choose_action(last, improved, action)
-    view = common_view(policies)
+    names = names_in(files.env, last.dimensions)
+    choice = choose_action(last, improved, names, action)
+    view = common_view(policies, names)
     surfaces = []
     for model, policy in zip(shown, policies, strict=True):
         steps = "" if model.timesteps is None else f", {model.timesteps:,} steps"
         title = f"{name}{choice.note}\niteration {model.iteration}{steps}"
-        surfaces.append(replace(policy_surface(policy, "", choice.dimension, view), title=title))
+        surface = policy_surface(policy, "", names, choice.dimension, view)
+        surfaces.append(replace(surface, title=title))
     return surfaces

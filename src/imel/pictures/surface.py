@@ -24,7 +24,8 @@ from imel.pictures.nearby import Array, Summary, summarise_near
 
 _MAP = "coolwarm"
 _RAISED, _LOWERED, OLD, POLICY = "#b2182b", "#2166ac", "#8a8a8a", "#111111"
-_MOST_ARROWS = 300
+_MOST_SHOWN, _MOST_ARROWS = 300, 40
+"""Memories drawn at most, and arrows: those of the largest changes."""
 _ARROW_HEIGHT = 0.06
 """The arrow of a change by one policy unit, as a share of the map's height."""
 _TICKS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -33,6 +34,8 @@ _LAST = 6
 """The last frame of an animation stays as long as this many."""
 _REACH = 0.05
 """The policy's line averages over memories this near, as a share of their extent."""
+_PROBABILITY = (0.0, 1.0)
+"""The range of what is shown of discrete actions."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,9 @@ class PolicySurface:
     def shown(self) -> NDArray[np.intp]:
         """Rows that are drawn: all, or a sample of them that is always the same."""
         count = len(self.positions)
-        if count <= _MOST_ARROWS:
+        if count <= _MOST_SHOWN:
             return np.arange(count)
-        return np.sort(np.random.default_rng(0).choice(count, _MOST_ARROWS, replace=False))
+        return np.sort(np.random.default_rng(0).choice(count, _MOST_SHOWN, replace=False))
 
 
 def surface_figure(surface: PolicySurface) -> Figure:
@@ -78,12 +81,13 @@ def surface_figure(surface: PolicySurface) -> Figure:
 
 def _draw_policy(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
     image = draw_map(axes, surface)
-    axes.set_title("the policy, and memories coloured by their improvement μ*", fontsize=11)
+    symbol = symbol_of(surface.span)
+    axes.set_title(f"the policy, and memories coloured by their improvement {symbol}*", fontsize=11)
     _colour_bar(figure, axes, image, surface)
 
 
 def _colour_bar(figure: Figure, axes: Axes, image: QuadMesh, surface: PolicySurface) -> None:
-    probability = surface.span == (0.0, 1.0)
+    probability = surface.span == _PROBABILITY
     note = "" if probability else " (its range is [-1, 1])"
     extend = "neither" if probability else "both"
     figure.colorbar(image, ax=axes, label=f"{surface.action_label}{note}", extend=extend)
@@ -104,7 +108,9 @@ def draw_map(axes: Axes, surface: PolicySurface) -> QuadMesh:
     x, y = surface.positions[rows].T
     change = (surface.improved_means - surface.old_means)[rows]
     height = (surface.y[-1] - surface.y[0]) * _ARROW_HEIGHT
-    draw_arrows(axes, x, y, y + np.clip(change, -2.0, 2.0) * height, color="black", alpha=0.6)
+    ends = y + np.clip(change, -2.0, 2.0) * height
+    largest = np.argsort(-np.abs(change), kind="stable")[:_MOST_ARROWS]
+    draw_arrows(axes, x[largest], y[largest], ends[largest], color="black", alpha=0.6)
     axes.scatter(
         x,
         y,
@@ -127,8 +133,11 @@ def _draw_update(axes: Axes, surface: PolicySurface) -> None:
     rows = surface.shown()
     x = surface.positions[rows, 0]
     old, improved = surface.old_means[rows], surface.improved_means[rows]
-    draw_improvements(axes, x, old, improved, "μ → μ*")
-    axes.scatter(x, old, s=14, color=OLD, zorder=3, label="μ: the mean at a memory")
+    symbol = symbol_of(surface.span)
+    largest = np.argsort(-np.abs(improved - old), kind="stable")[:_MOST_ARROWS]
+    arrows = f"{symbol} → {symbol}*, the largest"
+    draw_improvements(axes, x[largest], old[largest], improved[largest], arrows)
+    axes.scatter(x, old, s=14, color=OLD, zorder=3, label=f"{symbol} at a memory")
     label = "new policy: mean and 10–90 % over the memories near there"
     line = draw_policy_line(axes, surface.positions[:, 0], surface.policy_means, surface.x, label)
     axes.fill_between(line.places, line.low, line.high, color=POLICY, alpha=0.13, linewidth=0)
@@ -157,6 +166,11 @@ def save_animation(surfaces: Sequence[PolicySurface], path: Path, per_second: in
             axes.set_title(surface.title, fontsize=11)
             for _ in range(_LAST if number == len(surfaces) - 1 else 1):
                 writer.grab_frame()
+
+
+def symbol_of(span: tuple[float, float]) -> str:
+    """Return the letter of what is shown: a probability or a mean."""
+    return "p" if span == _PROBABILITY else "μ"
 
 
 def draw_improvements(axes: Axes, x: Array, old: Array, improved: Array, label: str) -> None:
@@ -193,7 +207,7 @@ def scale_actions(axes: Axes, values: Array, label: str, span: tuple[float, floa
     Beyond the range actions are clipped and means no longer matter, but they may be far off. There
     are no probabilities beyond theirs.
     """
-    if span == (0.0, 1.0):
+    if span == _PROBABILITY:
         axes.set_ylim(-0.03, 1.03)
         axes.set_ylabel(label)
         return

@@ -15,6 +15,7 @@ from imel.pictures.surface import (
     draw_improvements,
     draw_policy_line,
     scale_actions,
+    symbol_of,
 )
 
 _MOST_ARROWS, _TITLE_WIDTH = 250, 90
@@ -43,10 +44,11 @@ def update_figure(step: UpdateStep) -> Figure:
     x, old, improved = (
         column[shown] for column in (step.positions, step.old_means, step.improved_means)
     )
-    draw_improvements(axes, x, old, improved, "improvement μ → μ*")
+    symbol = symbol_of(step.span)
+    draw_improvements(axes, x, old, improved, f"improvement {symbol} → {symbol}*")
     low, high = np.percentile(step.positions, [0.5, 99.5])
     places = np.linspace(low, high, 160)
-    for means, name in ((step.old_means, "old policy μ"), (step.new_means, "new policy")):
+    for means, name in ((step.old_means, f"old policy {symbol}"), (step.new_means, "new policy")):
         of_old = means is step.old_means
         axes.scatter(
             x,

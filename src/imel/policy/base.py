@@ -11,7 +11,7 @@ The two families differ in how the mean is made: `imel.policy.paper` and `imel.p
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar, Self
 
@@ -24,8 +24,9 @@ from torch import Tensor
 
 from imel.distributions import distribution_for
 from imel.memory import Memory
+from imel.names import Dimensions
 from imel.normaliser import Normaliser
-from imel.policy.spaces import check_spaces, make_extractor
+from imel.policy.spaces import check_spaces, make_extractor, state_names
 from imel.rollout import FloatArray
 from imel.settings import Settings
 from imel.settings.validation import updated
@@ -98,9 +99,10 @@ class ImelPolicy(BasePolicy):
         """Refuse values of settings that this policy cannot have."""
 
     @property
-    def dimensions(self) -> tuple[int, int, Sequence[int]]:
-        """The widths of state and action, and the options of each discrete choice."""
-        return self.state_dim, self.action_dim, self.distribution.sizes
+    def dimensions(self) -> Dimensions:
+        """What names are given to: see `imel.names.names_for`."""
+        observed = state_names(self.observation_space, self.features_extractor)
+        return self.state_dim, self.action_dim, self.distribution.sizes, observed
 
     # --- acting ---
 

@@ -81,8 +81,7 @@ class PaperPolicy(ImelPolicy, ABC):
     def conditioned(self) -> Conditioned:
         """The interpolator with the memory in place; made anew after `invalidate`."""
         if "conditioned" not in self.cache:
-            # What is kept must be of use outside of inference mode, though a rollout asks for it
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.no_grad():
                 self.cache["conditioned"] = self.interpolator.condition(self.context())
         conditioned: Conditioned = self.cache["conditioned"]
         return conditioned

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from imel.lessons import Lessons
 from imel.policy.base import ImelPolicy
-from imel.ridge import Design, RandomFeatures
+from imel.ridge import Design, RandomFeatures, damped_inverse
 from imel.settings import RidgeSettings
 
 _FAITHFUL = 1e-6
@@ -32,7 +32,7 @@ _IMITATION = 1e-3
 
 @dataclass(frozen=True)
 class RidgeOptions:
-    """The features, and how much is believed of noisy improvements."""
+    """The random features, and the damping of a step."""
 
     features: int = 256
     """Random tanh features of the state, beside the state itself and a constant."""
@@ -43,10 +43,10 @@ class RidgeOptions:
 class RidgePolicy(ImelPolicy):
     """A natural policy gradient on random features, in closed form, with replay.
 
-    Related to the paper: experiences are remembered and improved as in its Algorithms 1 and 2, and
-    the policy is linear in their improvements, as a sum of kernels over memories is. Not shared
-    with it: the kernel is fixed, memories are improved again at every iteration, and the step is
-    what is bounded, not the improvement of a single experience.
+    As in the paper, experiences are remembered and improved (Algorithms 1 and 2), and the policy is
+    linear in their improvements, like a sum of kernels over memories. Unlike the paper, the kernel
+    is fixed, all memories are improved again at every iteration, and the trust region bounds the
+    step of the policy, not the improvement of each experience.
     """
 
     options_class = RidgeOptions
@@ -81,13 +81,12 @@ class RidgePolicy(ImelPolicy):
         return design
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        mean = self.features(self.normaliser(states)) @ self._weights()
+        mean = self.features.predict(self.normaliser(states), self._weights())
         return mean, self.std.expand_as(mean)
 
     def _weights(self) -> Tensor:
         if "weights" not in self.cache:
-            with torch.inference_mode(False):
-                self.cache["weights"] = self.coefficients.float()
+            self.cache["weights"] = self.coefficients.float()
         weights: Tensor = self.cache["weights"]
         return weights
 
@@ -97,15 +96,16 @@ class RidgePolicy(ImelPolicy):
 
     # --- learning ---
 
-    def step(self, episodes: Tensor, improvements: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, improvements: Tensor) -> tuple[Tensor, Tensor]:
         """Return each episode's part of the step, whose sum over episodes is the step.
 
-        episodes [N], improvements [N, d_a] of all memories -> [E], [E, d_phi, d_a]
+        improvements [N, d_a] of all memories -> [E], [E, d_phi, d_a]
         """
-        names, products = _by_episode(self.design.features, episodes, improvements)
-        inverse = self.design.inverse(self.options.penalty).to(products.dtype)
-        # Single precision: the damping keeps the condition number below the number of features
-        return names, inverse @ products
+        episodes, products = self.design.products(improvements)
+        inverse = damped_inverse(self.design.gram, self.options.penalty).to(products.dtype)
+        # Single precision: the damping keeps the condition number below the number of features.
+        # The inverse is symmetric, and from the right it is one product for all episodes
+        return episodes, (products @ inverse).mT
 
     def move(self, episodes: Tensor, parts: Tensor, scale: float) -> None:
         """Go along a step and enter what each episode taught."""
@@ -118,12 +118,11 @@ class RidgePolicy(ImelPolicy):
 
     def imitate(self) -> None:
         """Fit the coefficients to the improved means in memory, each episode a lesson."""
-        column = self.memory.column
-        names, products = _by_episode(
-            self.design.features.double(), column("episodes"), column("improved_means").double()
-        )
-        parts = self.design.inverse(_IMITATION) @ products
-        self.move(names, parts, scale=1.0)
+        improved = self.memory.column("improved_means").double()
+        episodes, products = self.design.products(improved)
+        features = self.design.features.double()
+        parts = products @ damped_inverse(features.T @ features, _IMITATION)
+        self.move(episodes, parts.mT, scale=1.0)
 
     def refresh_normaliser(self) -> None:
         """Normalise states by all seen so far, and carry the coefficients over.
@@ -138,8 +137,8 @@ class RidgePolicy(ImelPolicy):
         self.invalidate()
         if not self.coefficients.any():
             return
-        products = self.design.features.double().T @ before.double()
-        matrix = self.design.inverse(_FAITHFUL) @ products
+        after = self.design.features.double()
+        matrix = damped_inverse(after.T @ after, _FAITHFUL) @ (after.T @ before.double())
         self.coefficients.copy_(matrix @ self.coefficients)
         self.lessons.transform(matrix)
 
@@ -151,12 +150,3 @@ class RidgePolicy(ImelPolicy):
             sized = self.lessons.with_rows(episodes.shape[0])
             shapes |= {f"lessons.{name}": tensor for name, tensor in sized.items()}
         return shapes
-
-
-def _by_episode(features: Tensor, episodes: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the episodes [E] and for each the sum of phi_i v_i^T over its rows."""
-    order = episodes.argsort(stable=True)
-    names, counts = torch.unique_consecutive(episodes[order], return_counts=True)
-    sizes = counts.tolist()
-    rows, columns = torch.split(features[order], sizes), torch.split(values[order], sizes)
-    return names, torch.stack([a.T @ b for a, b in zip(rows, columns, strict=True)])

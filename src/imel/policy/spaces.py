@@ -3,7 +3,7 @@
 Observations other than vectors go through one of Stable-Baselines3's features extractors, frozen as
 it was drawn: one-hot encodings and flat arrays as they are, images through a random `NatureCNN`.
 The state that is remembered and learned from is what the extractor returns: it is never trained, so
-what it returns does not age, and of an image it is a tenth of the size.
+what it returns does not age, and of stacked frames it is smaller than their bytes.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces
-from stable_baselines3.common.preprocessing import is_image_space
+from stable_baselines3.common.preprocessing import get_flattened_obs_dim, is_image_space
 from stable_baselines3.common.torch_layers import (
     BaseFeaturesExtractor,
     CombinedExtractor,
     FlattenExtractor,
     NatureCNN,
 )
+from torch import nn
 
 from imel.errors import SpaceError
 
@@ -34,9 +35,11 @@ def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Spac
         parts = [(f"observations['{key}']", part) for key, part in observation_space.items()]
     for name, part in parts:
         if not isinstance(part, _PLAIN):
+            # Sequences and graphs have no fixed size: only a function of the user's gives them one
+            wrapper = "Flatten" if part.is_np_flattenable else "Transform"
             raise SpaceError(
                 f"{name} must be a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, "
-                f"not {part}; gymnasium.wrappers.FlattenObservation makes a Box of most spaces"
+                f"not {part}; gymnasium.wrappers.{wrapper}Observation makes a Box of them"
             )
         small = is_image_space(part) and not _fits(part)
         if small and isinstance(observation_space, spaces.Dict):
@@ -56,7 +59,7 @@ def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Spac
     if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
         raise SpaceError(
             f"action bounds must be finite, not {action_space}; "
-            "gymnasium.wrappers.RescaleAction or a Box with bounds gives them"
+            "gymnasium.wrappers.TransformAction with a bounded Box gives them"
         )
 
 
@@ -73,6 +76,29 @@ def make_extractor(space: spaces.Space[Any]) -> BaseFeaturesExtractor | None:
     else:
         extractor = FlattenExtractor(space)
     return extractor.requires_grad_(False)
+
+
+def state_names(space: spaces.Space[Any], extractor: nn.Module | None) -> list[str]:
+    """Return what the numbers of a state are, by the observation space; none of a vector."""
+    if isinstance(extractor, CombinedExtractor):
+        assert isinstance(space, spaces.Dict)
+        parts = ((key, space[key], part) for key, part in extractor.extractors.items())
+        return [name for key, inside, part in parts for name in _part_names(key, inside, part)]
+    return [] if extractor is None else _part_names("state", space, extractor)
+
+
+def _part_names(name: str, space: spaces.Space[Any], extractor: nn.Module) -> list[str]:
+    if isinstance(space, spaces.Discrete):
+        return [f"{name} = {space.start + k}" for k in range(space.n)]
+    if isinstance(space, spaces.MultiDiscrete):
+        options = zip(space.start.ravel(), space.nvec.ravel(), strict=True)
+        return [
+            f"{name} {i} = {first + k}" for i, (first, n) in enumerate(options) for k in range(n)
+        ]
+    if isinstance(extractor, NatureCNN):
+        return [f"{name} feature {i}" for i in range(extractor.features_dim)]
+    width = get_flattened_obs_dim(space)
+    return [name] if width == 1 else [f"{name} {i}" for i in range(width)]
 
 
 def _fits(space: spaces.Space[Any]) -> bool:

@@ -20,6 +20,7 @@ _STYLES: Styles = {
     "ridge": ("#7a4a9e", "-"),
     "trpo": ("#000000", (0, (4, 1.5))),
     "ppo": ("#d55e00", (0, (1.5, 1.2))),
+    "udrl": ("#5d7f2a", (0, (5, 1.5, 1, 1.5))),
 }
 _NAMES = {
     "mki": "IMeL, MKI",
@@ -30,6 +31,7 @@ _NAMES = {
     "ridge": "IMeL, ridge",
     "trpo": "TRPO",
     "ppo": "PPO",
+    "udrl": "Upside-Down RL",
     "random": "random",
 }
 _OTHERS = ("#8c8c8c", "#b8a600", "#8b4513", "#1b4d3e", "#f0a0a0")
@@ -37,7 +39,7 @@ _OTHERS = ("#8c8c8c", "#b8a600", "#8b4513", "#1b4d3e", "#f0a0a0")
 
 _TASKS = {
     "mountaincar": "MountainCarContinuous (2, 1)",
-    "pendulum": "InvertedPendulum (4, 1)",
+    "inverted-pendulum": "InvertedPendulum (4, 1)",
     "double-pendulum": "InvertedDoublePendulum (11, 1)",
     "hopper": "Hopper (11, 3)",
     "walker2d": "Walker2d (17, 6)",

@@ -62,6 +62,7 @@ def evaluate(
     seed: int = EVALUATION_SEED,
     deterministic: bool = True,
     progress: Callable[[float], None] = lambda share: None,
+    workers: bool = False,
 ) -> Returns:
     """Play episodes; the same seed gives the same episodes. `progress` is told after each step."""
 
@@ -69,7 +70,7 @@ def evaluate(
         steps = played["current_lengths"].sum() / limit
         progress(min(1.0, (len(played["episode_rewards"]) + steps) / episodes))
 
-    made = make_environments(env_id, min(episodes, _SIDE_BY_SIDE))
+    made = make_environments(env_id, min(episodes, _SIDE_BY_SIDE), workers)
     with closing(BaseAlgorithm._wrap_env(made, monitor_wrapper=False)) as env:
         try:
             check_for_correct_spaces(env, policy.observation_space, policy.action_space)

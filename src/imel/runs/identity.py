@@ -13,13 +13,13 @@ from typing import Any
 
 from imel.errors import CheckpointError
 from imel.persistence import checkpoint
+from imel.persistence.manifest import require_entries
 from imel.persistence.resume import NAME, differences
-from imel.persistence.saving import require_entries
 from imel.runs import layout
 from imel.runs.plan import POLICY_NAMES, Plan
 
 _NOT_OF_THE_OUTCOME = (
-    *("checkpoints_kept", "eval_episodes", "go_on_if_full"),
+    *("checkpoints_kept", "eval_episodes", "evaluations", "go_on_if_full"),
     *("progress_json", "track", "track_project"),
 )
 

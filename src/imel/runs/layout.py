@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,14 @@ PROGRESS_JSON = "progress.json"
 TRACKING = "tracking.json"
 MONITOR = "monitor.csv"
 MODEL = "model.safetensors"
+BEST = "best.safetensors"
 EVALUATION = "evaluation.json"
+EVALUATIONS = "evaluations.json"
 CURVE = "curve.png"
 LESSONS = "lessons.png"
 DELETION = "deletion.png"
+PROBE = "probe.json"
+PROBE_PICTURE = "probe.png"
 POLICY = "policy.png"
 UPDATE = "update.png"
 ANIMATION = "policy.gif"
@@ -30,14 +35,18 @@ CHECKPOINTS = "checkpoints"
 VIDEO = "evaluation"  # RecordVideo appends -episode-0.mp4
 
 _LEFT_BY_A_KILLED_WRITER = (
-    *(f".{name}.*" for name in (CONFIG, PROVENANCE, MODEL, EVALUATION, TRACKING)),
+    *(
+        f".{name}.*"
+        for name in (CONFIG, PROVENANCE, MODEL, BEST, EVALUATION, EVALUATIONS, TRACKING)
+    ),
     *(f".part-{name}" for name in (PROGRESS, PROGRESS_JSON, MONITOR)),
     f"{CHECKPOINTS}/.iteration-*.safetensors.*",
 )
 
 _MADE_BY_A_RUN = (
-    *(CONFIG, PROVENANCE, PROGRESS, PROGRESS_JSON, MONITOR, MODEL, EVALUATION, TRACKING),
-    *(TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION, LESSONS, DELETION),
+    *(CONFIG, PROVENANCE, PROGRESS, PROGRESS_JSON, MONITOR, MODEL, BEST, EVALUATION),
+    *(EVALUATIONS, TRACKING, TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION, LESSONS, DELETION),
+    *(PROBE, PROBE_PICTURE),
     "events.out.tfevents.*",
     f"{CHECKPOINTS}/iteration-*.safetensors",
     f"{VIDEO}-episode-*.mp4",
@@ -101,9 +110,18 @@ def read_table(path: Path) -> dict[str, Any]:
 
 def read_evaluation(path: Path) -> dict[str, Any]:
     """Read what an evaluation came to; empty where there is none, refused where it is none."""
-    if not path.is_file():
-        return {}
-    document = read_table(path)
+    return _checked_evaluation(read_table(path), path) if path.is_file() else {}
+
+
+def read_evaluations(path: Path) -> list[dict[str, Any]]:
+    """Read the evaluations during training; none where there is no file, refused as above."""
+    rows = read_json(path) if path.is_file() else []
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ImelError(f"{path} holds no list of evaluations")
+    return [_checked_evaluation(row, path) for row in rows]
+
+
+def _checked_evaluation(document: dict[str, Any], path: Path) -> dict[str, Any]:
     played = document.get("deterministic")
     numbers: list[Any] = [document.get(name) for name in ("timesteps", "episodes", "seed")]
     if not isinstance(played, dict):
@@ -115,6 +133,14 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     # Of a NaN no comparison is true
     if not all(type(number) in (int, float) and abs(number) <= 1e300 for number in numbers):
         raise ImelError(f"{path} is not an evaluation: its numbers are missing or no numbers")
+    assert isinstance(played, dict)
+    returns = played["returns"]
+    summary = {"mean": sum(returns) / len(returns), "min": min(returns), "max": max(returns)}
+    if document["episodes"] != len(returns) or not all(
+        math.isclose(played[name], value, rel_tol=1e-6, abs_tol=1e-6)
+        for name, value in summary.items()
+    ):
+        raise ImelError(f"{path} is not an evaluation: its summary is not that of its returns")
     return document
 
 

@@ -18,6 +18,30 @@ from imel.runs.trackers import TRACKERS, check_tracker
 from imel.settings import Settings
 from imel.settings.gone import GONE
 
+
+def _whole(text: str) -> int:
+    """Parse a whole number, also one written as 1e5."""
+    try:
+        return int(text)
+    except ValueError:
+        number = float(text)
+        if not number.is_integer():
+            raise ValueError(f"{text} is no whole number") from None
+        return int(number)
+
+
+Steps = Annotated[
+    int,
+    tyro.constructors.PrimitiveConstructorSpec(
+        nargs=1,
+        metavar="INT",
+        instance_from_str=lambda words: _whole(words[0]),
+        is_instance=lambda value: isinstance(value, int),
+        str_from_instance=lambda value: [str(value)],
+    ),
+]
+"""A number of environment steps on a command line: 100000 or 1e5."""
+
 _SETTINGS = {f.name for policy in POLICIES.values() for f in fields(policy.settings_class)}
 POLICY_NAMES: dict[str, type[ImelPolicy]] = {
     name.removesuffix("Policy").lower(): policy for name, policy in POLICIES.items()
@@ -30,7 +54,7 @@ class RunArguments:
 
     policy: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(POLICY_NAMES) + "}")] = "ridge"
     """What learns: `ridge`, or one of the paper's policies."""
-    total_timesteps: int = 100_000
+    total_timesteps: Steps = 100_000
     """Environment steps to learn for, over all environments together."""
     seed: int = 0
     """Seed of everything random."""
@@ -38,6 +62,9 @@ class RunArguments:
     """Begin with the memories of a Parquet file of `imel export`, or of a local Minari dataset."""
     eval_episodes: int = 20
     """Episodes of the deterministic evaluation at the end; 0 for none."""
+    evaluations: int = 10
+    """Deterministic evaluations of 5 episodes during training, evenly spaced; 0 for none. They
+    change nothing about what is learned. The best model is kept as best.safetensors."""
     checkpoint_every: int = 20
     """Iterations between checkpoints. Episodes under way go on."""
     checkpoints_kept: int = 2
@@ -96,6 +123,7 @@ def checked(run: RunArguments) -> RunArguments:
         ("total_timesteps", 1),
         ("seed", 0),
         ("eval_episodes", 0),
+        ("evaluations", 0),
         ("checkpoint_every", 1),
         ("checkpoints_kept", 1),
         ("threads", 1),
@@ -114,6 +142,9 @@ def checked(run: RunArguments) -> RunArguments:
 def read_config(path: Path) -> dict[str, Any]:
     """Read a JSON or TOML file; refuse unknown keys, wrong types and bad values by name."""
     document = _parse(path)
+    steps = document.get("total_timesteps")
+    if isinstance(steps, float) and steps.is_integer():  # 1e5
+        document["total_timesteps"] = int(steps)
     try:
         _check_document(document)
     except SettingsError as error:

@@ -21,6 +21,7 @@ from imel.envpool import threads_for
 from imel.errors import ImelError, SettingsError
 from imel.persistence.resume import RunCheckpoints
 from imel.runs import layout
+from imel.runs.best import Evaluations
 from imel.runs.evaluation import EVALUATION_SEED, evaluate
 from imel.runs.identity import outcome_of
 from imel.runs.logs import EpisodeLog, progress_file
@@ -77,13 +78,14 @@ def learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None
         plan.run.checkpoints_kept,
         plan.run.go_on_if_full,
     )
+    evaluations = Evaluations(folder, plan, resumed_at)
     stop = StopOnSignal()
     assert model.env is not None
     try:
         with stop.listening():
             model.learn(
                 plan.run.total_timesteps - model.num_timesteps,
-                [checkpoints, episodes, stop],
+                [checkpoints, episodes, evaluations, stop],
                 reset_num_timesteps=resumed_at is None,
             )
     except ImelError as error:
@@ -95,7 +97,7 @@ def learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None
             f"training failed with {reason} ({_traceback(folder)}); {_tried_to_save(model, folder)}"
         ) from None
     finally:
-        for close in (model.logger.close, episodes.close, model.env.close):
+        for close in (checkpoints.wait, model.logger.close, episodes.close, model.env.close):
             with contextlib.suppress(OSError):  # a full disk, a folder that is gone: said already
                 close()
     return stop.received

@@ -76,7 +76,7 @@ class StoredRun:
     def models(self) -> tuple[StoredModel, ...]:
         """What the manifests of all models say."""
         own = run_id_of(self.place) if self.place.is_dir() else None
-        return tuple(_describe(path, own) for path in self.paths)
+        return tuple(describe(path, own) for path in self.paths)
 
     def load(self) -> IMeL:
         """The trained model."""
@@ -112,7 +112,7 @@ def find_run(place: Path, env: str | None = None) -> StoredRun:
     return StoredRun(place, tuple(paths), env or named, config)
 
 
-def _describe(path: Path, own: str | None) -> StoredModel:
+def describe(path: Path, own: str | None) -> StoredModel:
     """Read how far a model was trained; its tensors are read and checked when it is opened."""
     try:
         with safe_open(path, framework="numpy") as file:

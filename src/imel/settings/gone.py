@@ -12,7 +12,7 @@ GONE: dict[str, str] = {
     "cooling": _DEFAULT,
     "easing": "steps are shorter where advantages are small beside the deviation of the return",
     "easing_floor": _DEFAULT,
-    "settling": "deterministic actions are those of the mean of the last 20 policies",
+    "settling": _DEFAULT,
     "peak_kl": "the bound on single states is ten trust regions",
     "anchor_size": "RidgePolicy keeps its coefficients, not an anchor of memories",
     "forgetting": "the oldest rollouts are forgotten first",

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import tyro
 
+from imel.runs.plan import Steps
+
 
 @dataclass(frozen=True)
 class TuneArguments:
@@ -19,7 +21,7 @@ class TuneArguments:
     """What learns: `ridge`, or one of the paper's policies."""
     trials: int = 30
     """Trials of the study, those of before included. The first one has the default settings."""
-    steps: int = 30_000
+    steps: Steps = 30_000
     """Environment steps of every run."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (0, 1)
     """A trial is a run with each of them; its value is the mean of their final returns."""

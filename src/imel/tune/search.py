@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 from imel.bench.pool import Failure, Finished, Message, Pool
 from imel.bench.run import EVALUATIONS
 from imel.tune.space import draw
-from imel.tune.study import Problem, counted
+from imel.tune.study import Problem, counted, running
 
 
 @dataclass
@@ -38,8 +38,8 @@ class Listener(Protocol):
     def advanced(self, number: int, share: float) -> None:
         """A trial has come this far, over all its seeds."""
 
-    def ended(self, number: int, outcome: float | Failure | None) -> None:
-        """A trial has its value, has failed, or was pruned."""
+    def ended(self, number: int, outcome: float | Failure | None, count: int) -> None:
+        """A trial has its value, has failed, or was pruned; so many of the study have ended."""
 
 
 class Search:
@@ -54,7 +54,7 @@ class Search:
         self._default = problem.default
 
     def run(self, trials: int) -> None:
-        """Go on until so many trials have ended, those of before included, and close the pool."""
+        """Go on until so many trials have ended or are under way elsewhere; close the pool."""
         try:
             while self._attempts or self._left(trials):
                 while self._left(trials) and self._pool.has_room():
@@ -66,7 +66,7 @@ class Search:
             self._pool.close()
 
     def _left(self, trials: int) -> int:
-        return max(0, trials - len(counted(self._study)) - len(self._attempts))
+        return max(0, trials - len(counted(self._study)) - len(running(self._study)))
 
     def _begin(self) -> None:
         trial = self._study.ask()
@@ -117,4 +117,4 @@ class Search:
         assert not isinstance(value, Failure)
         self._study.tell(attempt.trial, value, state)
         del self._attempts[number]
-        self._listener.ended(number, outcome)
+        self._listener.ended(number, outcome, len(counted(self._study)))

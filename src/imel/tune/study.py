@@ -1,4 +1,4 @@
-"""A study on disk: Optuna's journal, open to one process at a time, that goes on after a kill.
+"""A study on disk: Optuna's journal, which several processes share, and which survives a kill.
 
 Its trials are those of one problem: task, policy, steps, seeds and what is fixed.
 """
@@ -6,8 +6,10 @@ Its trials are those of one problem: task, policy, steps, seeds and what is fixe
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +24,6 @@ from optuna.trial import FrozenTrial, TrialState
 from imel.bench.run import EVALUATIONS, Run
 from imel.bench.tasks import find_task
 from imel.errors import ImelError
-from imel.persistence.files import locked
 from imel.persistence.resume import differences
 from imel.policy.refusal import SIGMA
 from imel.tune.space import Drawn, Parameter, find_space, overrides, point
@@ -33,6 +34,8 @@ _INTERRUPTED = "interrupted"
 _NAME = "imel"
 _STARTUP_TRIALS = 8
 """Drawn at random before the sampler learns from them; pruning starts after half of them."""
+_SECONDS_TO_OPEN = 10.0
+"""How long a process that opens a study may keep others waiting."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +90,22 @@ class Problem:
 
 
 @contextlib.contextmanager
-def opened(folder: Path, problem: Problem, seed: int) -> Iterator[optuna.Study]:
-    """The study in a folder, for this process alone until the block ends; a new one if need be."""
+def opened(
+    folder: Path, problem: Problem, seed: int
+) -> Iterator[tuple[optuna.Study, Callable[[], bool]]]:
+    """The study in a folder, a new one if need be; several processes may have it open.
+
+    Also a function that says whether this process is the last one. Then nobody else opens the study
+    before the block ends, and trials of processes that were killed are marked.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, f"another process is working on the study in {folder}"):
+    with contextlib.closing(_Presence(folder)) as presence:
         journal = folder / JOURNAL
-        _repair(journal)
+        alone = presence.alone()
+        if alone:
+            _repair(journal)
+        else:
+            presence.join()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         storage = JournalStorage(JournalFileBackend(str(journal)))
         study = optuna.create_study(
@@ -109,9 +122,51 @@ def opened(folder: Path, problem: Problem, seed: int) -> Iterator[optuna.Study]:
             n_startup_trials=_STARTUP_TRIALS, seed=seed + len(study.trials)
         )
         _require_same(study, problem, folder)
-        _mark_interrupted(study)
-        _ensure_default(study, problem)
-        yield study
+        if alone:
+            _settle(study, problem)
+            presence.join()
+        else:
+            study.sampler.reseed_rng()  # or it would draw what the first process draws
+
+        def last() -> bool:
+            if not presence.alone():
+                return False
+            _settle(study, problem)
+            return True
+
+        yield study, last
+
+
+class _Presence:
+    """A lock on a folder: shared by the processes that work there, or held by a single one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._descriptor = folder, os.open(folder, os.O_RDONLY)
+
+    def alone(self) -> bool:
+        """Take the folder for this process, or leave it to the others that are there."""
+        # Before it asks: of processes that ask at the same time, one has to get it
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        return self._lock(fcntl.LOCK_EX)
+
+    def join(self) -> None:
+        """Be one of several; refuse if another process keeps the folder for itself."""
+        deadline = time.monotonic() + _SECONDS_TO_OPEN
+        while not self._lock(fcntl.LOCK_SH):
+            if time.monotonic() > deadline:
+                raise ImelError(f"another process is finishing the study in {self._folder}")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """Leave."""
+        os.close(self._descriptor)
+
+    def _lock(self, kind: int) -> bool:
+        try:
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
 
 def counted(study: optuna.Study) -> list[FrozenTrial]:
@@ -142,6 +197,17 @@ def default_trial(study: optuna.Study, problem: Problem) -> FrozenTrial | None:
     return next((trial for trial in completed(study) if trial.params == default), None)
 
 
+def running(study: optuna.Study) -> list[FrozenTrial]:
+    """The trials under way, in whatever process."""
+    return study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
+
+
+def _settle(study: optuna.Study, problem: Problem) -> None:
+    """Put in order what killed processes have left, while nobody else has the study open."""
+    _mark_interrupted(study)
+    _ensure_default(study, problem)
+
+
 def _ensure_default(study: optuna.Study, problem: Problem) -> None:
     """The default settings are the next trial, unless they have been one."""
     default = problem.default
@@ -152,13 +218,13 @@ def _ensure_default(study: optuna.Study, problem: Problem) -> None:
 
 
 def _mark_interrupted(study: optuna.Study) -> None:
-    """Nobody else has the study open, so what is running there died with its process."""
-    running = study.get_trials(deepcopy=False, states=[TrialState.RUNNING])
-    if not running:
+    """Fail the trials under way: nobody else has the study open, so their processes are dead."""
+    dead = running(study)
+    if not dead:
         return
     before = study.user_attrs.get(_INTERRUPTED, [])
-    study.set_user_attr(_INTERRUPTED, [*before, *(trial.number for trial in running)])
-    for trial in running:
+    study.set_user_attr(_INTERRUPTED, [*before, *(trial.number for trial in dead)])
+    for trial in dead:
         study.tell(trial.number, state=TrialState.FAIL)
 
 

@@ -48,8 +48,13 @@ def tune(arguments: TuneArguments, fixed: Mapping[str, Any], console: Console) -
     problem = Problem(arguments.task, arguments.policy, arguments.steps, arguments.seeds, fixed)
     _ = problem.default  # refuses what cannot be run before anything is written
     folder = arguments.study or Path("runs/tune") / _file_name(f"{problem.task}-{problem.policy}")
-    with opened(folder, problem, arguments.seed) as study:
+    with opened(folder, problem, arguments.seed) as (study, last):
         _search(study, problem, arguments, console)
+        if not last():
+            console.print("the study goes on in another process; the last one confirms and writes")
+            return 0
+        if len(counted(study)) < arguments.trials:  # some were of processes that were killed
+            _search(study, problem, arguments, console)
         if not completed(study):
             raise ImelError(f"no trial of {arguments.trials} was completed{_first_error(study)}")
         _summarise(study, problem, console)

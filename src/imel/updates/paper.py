@@ -10,8 +10,8 @@ from torch import Tensor
 
 from imel.advantage import estimate_advantages, standardise
 from imel.critic import explained_variance, fit_critic
+from imel.distributions.gaussian import improved_stds, next_std
 from imel.experience import Rollout, flatten_time
-from imel.improvement import improved_stds, next_std
 from imel.interpolators.base import Weighted, effective_neighbours
 from imel.policy.paper import PaperPolicy
 from imel.settings import ContextSettings, FitSettings, PaperSettings, parse_schedule

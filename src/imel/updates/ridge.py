@@ -1,9 +1,9 @@
 """The update of `RidgePolicy`: all memories are improved again, the policy takes a bounded step.
 
-What a memory asks for depends on the policy that is asked, so with every iteration its mean is what
-the policy does there now, its advantage is estimated again with the present critic, and its
-improvement is the one-sample policy gradient step from there (Alg. 1 l. 9-11). A departure from the
-paper (paper notes 10 and 13): the smoothed step is scaled to the trust region, not each memory's.
+At every iteration the mean of a memory is that of the present policy, its advantage is estimated
+again with the present critic, and its improvement is the one-sample policy gradient step from there
+(Alg. 1 l. 9-11). Two departures from the paper: old memories are improved again (paper note 10),
+and the trust region bounds the smoothed step, not that of each memory (paper note 13).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from imel.advantage import replayed_advantages, standardise
 from imel.critic import explained_variance, fit_critic
+from imel.distributions.gaussian import adapted_std, std_gradient
 from imel.experience import Rollout
-from imel.improvement import adapted_std, effective_sample_size, std_gradient
 from imel.policy.ridge import RidgePolicy
 from imel.settings import RidgeSettings
 from imel.updates.common import Learner, Logged
@@ -51,7 +51,7 @@ class RidgeUpdate:
         self._remember(model, rollout)
         column = memory.column
         actions, stds = column("actions"), policy.std.expand_as(column("actions")).clone()
-        means = policy.design.features @ policy.coefficients.float()
+        means = policy.design.predict(policy.coefficients.float())
         behaviour = column("behaviour_means"), column("stds")
         ratios = distribution.ratios(actions, means, stds, *behaviour)
         record("memory/effective_sample_size", effective_sample_size(ratios))
@@ -111,16 +111,18 @@ class RidgeUpdate:
         """Return advantages by the present policy in deviations of the return; fit the critic."""
         settings, memory, normaliser = self.settings, self.policy.memory, self.policy.normaliser
         states = normaliser(memory.column("states"))
+        order, follows = memory.in_time()
         with torch.no_grad():
             values = model.critic(states)
-            next_values = model.critic(normaliser(memory.column("next_states")))
+            next_values = values[order].roll(-1)  # of the next row, where that is what followed
+            last = order[~follows]
+            next_values[~follows] = model.critic(normaliser(memory.column("next_states")[last]))
         rewards = model.return_scale.scale(memory.column("rewards"))
-        beyond = next_values * (1.0 - memory.column("terminated"))
-        deltas = rewards + settings.gamma * beyond - values
-        order, follows = memory.in_time()
+        beyond = next_values * (1.0 - memory.column("terminated")[order])
+        deltas = rewards[order] + settings.gamma * beyond - values[order]
         advantages, corrections = torch.empty_like(values), torch.empty_like(values)
         advantages[order], corrections[order] = replayed_advantages(
-            deltas[order], follows, ratios[order], settings.gamma, settings.gae_lambda
+            deltas, follows, ratios[order], settings.gamma, settings.gae_lambda
         )
         returns = values + corrections
         model.logger.record("train/explained_variance", explained_variance(values, returns))
@@ -136,8 +138,8 @@ class RidgeUpdate:
     ) -> None:
         """Move the policy along the smoothed improvements, by a share of the trust region."""
         policy, record, bound = self.policy, model.logger.record, self.settings.trust_region
-        episodes, parts = policy.step(policy.memory.column("episodes"), improvements)
-        step = policy.design.features @ parts.double().sum(dim=0).float()  # [N, d_a]
+        episodes, parts = policy.step(improvements)
+        step = policy.design.predict(parts.double().sum(dim=0).float())  # [N, d_a]
         stds = policy.std
         length = policy.distribution.step_length(step, means, stds, new, bound, _PEAK * bound)
         scale = share * length
@@ -146,3 +148,8 @@ class RidgeUpdate:
         record("improve/step_scale", scale)
         record("improve/policy_kl", float(kls[-new:].mean()))
         record("improve/peak_kl", float(kls.max()))
+
+
+def effective_sample_size(ratios: Tensor) -> float:
+    """Return (sum rho)^2 / (N sum rho^2): the share of memories that still count."""
+    return float(ratios.sum().square() / (ratios.square().sum() * ratios.numel()))

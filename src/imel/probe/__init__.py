@@ -1,0 +1,1 @@
+"""Interpolators judged apart from returns, on the memories of a run."""
