@@ -26,6 +26,8 @@ autodoc_member_order = "bysource"
 html_theme = "furo"
 html_title = f"imel {release}"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 
 _logger = logging.getLogger(__name__)
