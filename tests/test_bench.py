@@ -334,7 +334,7 @@ def add_many(folder: Path, count: int, start: Event) -> None:
 
 
 def test_two_writers_at_once_lose_nothing_and_readers_see_whole_runs(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # a fork may copy a lock that is held
     start = context.Event()
     writers = [context.Process(target=add_many, args=(tmp_path, 100, start)) for _ in range(2)]
     for writer in writers:

@@ -138,12 +138,13 @@ def test_jobs_under_way_are_cancelled_when_the_command_ends(prefix: str, tmp_pat
     submitted._process.wait(timeout=20)
 
 
+# As SLURM does, it runs a copy of the script: submitit moves the one it hands over
 SBATCH = """#!/bin/bash
 cp "$1" {folder}/asked.sh
 echo "Submitted batch job 4711"
 for task in 0 1; do
-  SLURM_JOB_ID=4711 SLURM_ARRAY_JOB_ID=4711 SLURM_ARRAY_TASK_ID=$task \\
-    bash "$1" > /dev/null 2>> {folder}/errors &
+  (SLURM_JOB_ID=4711 SLURM_ARRAY_JOB_ID=4711 SLURM_ARRAY_TASK_ID=$task \\
+    bash {folder}/asked.sh; touch {folder}/ended.$task) > /dev/null 2>> {folder}/errors &
 done
 """
 SRUN = """#!/bin/bash
@@ -154,7 +155,10 @@ exec "$@"
 """
 SACCT = """#!/bin/bash
 echo "JobID|State|NodeList"
-echo "4711_[0-1]|RUNNING|node1"
+for task in 0 1; do
+  [ -e {folder}/ended.$task ] && state=FAILED || state=RUNNING
+  echo "4711_$task|$state|node1"
+done
 """
 
 

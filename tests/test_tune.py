@@ -292,7 +292,7 @@ def work_on(folder: Path, trials: int, start: Event, done: Connection) -> None:
 
 
 def test_processes_share_a_study_and_one_of_them_is_the_last(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")  # a fork may copy a lock that is held
     start = context.Event()
     pipes = [context.Pipe(duplex=False) for _ in range(2)]
     workers = [
@@ -314,16 +314,17 @@ def test_processes_share_a_study_and_one_of_them_is_the_last(tmp_path: Path) -> 
         assert len(drawn) == len(trials), "processes draw by themselves"
 
 
+def ask_and_hang(folder: Path, drawn: Connection) -> None:
+    """Begin a trial and never end it."""
+    with opened(folder, PROBLEM, seed=0) as (study, _):
+        drawn.send(ask(study).params)
+        time.sleep(3600)
+
+
 def test_trials_of_a_killed_process_are_made_up_for_by_the_last(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-
-    def die() -> None:
-        with opened(tmp_path, PROBLEM, seed=0) as (study, _):
-            theirs.send(ask(study).params)
-            time.sleep(3600)
-
-    other = context.Process(target=die)
+    other = context.Process(target=ask_and_hang, args=(tmp_path, theirs))
     other.start()
     drawn = ours.recv()
     with opened(tmp_path, PROBLEM, seed=0) as (study, last):
