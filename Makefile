@@ -23,13 +23,13 @@ test: install  ## run the tests (a few minutes on two cores)
 	$(BIN)/python -m pytest -n 2
 
 test-slow: install  ## run the checks that take long: learning, cost against TRPO, the whole tutorial
-	$(BIN)/python -m pytest -m slow -s tests/test_learning.py tests/test_docs.py
+	$(BIN)/python -m pytest --timeout 3600 -m slow -s tests/test_learning.py tests/test_docs.py
 
 test-faults: install  ## run the long fault trials: kills, mutated files, a soak (minutes)
-	$(BIN)/python -m pytest -m "slow or not slow" -n 2 -rP tests/faults tests/test_environments.py
+	$(BIN)/python -m pytest --timeout 3600 -m "slow or not slow" -n 2 -rP tests/faults tests/test_environments.py
 
 test-ray: install  ## run the long trials of Ray and of the search: machines and commands killed
-	$(BIN)/python -m pytest -m slow tests/test_ray.py tests/test_tune.py
+	$(BIN)/python -m pytest --timeout 3600 -m slow tests/test_ray.py tests/test_tune.py
 
 check: install  ## lint, format, types, import directions
 	$(BIN)/ruff check .
