@@ -22,13 +22,7 @@ from imel.explorer.answers import describe_curve, describe_step
 from imel.explorer.episodes import Episode, record, remembered
 from imel.explorer.insight import Colour, Insight, Projection
 from imel.explorer.jobs import Job, Jobs
-from imel.explorer.lessons import (
-    LessonInsight,
-    LessonPlane,
-    insight_of,
-    lesson_colours,
-    make_lesson_plane,
-)
+from imel.explorer.lessons import LessonInsight, insight_of, lesson_colours, make_lesson_plane
 from imel.explorer.memory_map import Colouring, Plane, colouring, make_plane
 from imel.names import DimensionNames
 from imel.pictures.rendering import UnclearStateError, picture, pose
@@ -39,7 +33,6 @@ from imel.runs.stored import StoredRun
 
 Array = NDArray[Any]
 Value = TypeVar("Value")
-AnyPlane = Plane | LessonPlane
 
 _KEY = re.compile(r"m(\d{1,4})(e\d{1,6})?")
 
@@ -72,7 +65,7 @@ class Session:
         self.jobs = Jobs()
         self._insights: Recent[Insight] = Recent(8)
         self._forgotten: Recent[Array] = Recent(256)
-        self._planes: Recent[AnyPlane] = Recent(32)
+        self._planes: Recent[Plane] = Recent(32)
         self._points: Recent[Array] = Recent(8)
         self._episodes: Recent[Episode] = Recent(8)
         self._returns: Recent[list[float]] = Recent(256)
@@ -143,11 +136,11 @@ class Session:
         self._insights.obtain(name, lambda: reduced)
         return name
 
-    def plane(self, key: str, projection: Projection, x: int, y: int) -> AnyPlane:
+    def plane(self, key: str, projection: Projection, x: int, y: int) -> Plane:
         """The map's plane; that of an edited model is the whole one's."""
         whole = key.partition("e")[0]
 
-        def make() -> AnyPlane:
+        def make() -> Plane:
             insight = self.insight(whole)
             if isinstance(insight, LessonInsight):
                 return make_lesson_plane(insight, projection)
