@@ -6,7 +6,7 @@ policy + observation -> LessonExplanation of a `RidgePolicy`: the episodes that 
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,47 +26,12 @@ __all__ = [
     "Familiarity",
     "Kind",
     "LessonExplanation",
-    "Many",
-    "One",
     "Rows",
     "chosen_rows",
     "explain",
     "familiarity_of",
     "policy_without",
 ]
-
-One = np.ndarray[tuple[int], np.dtype[Any]]
-Many = np.ndarray[tuple[int, int], np.dtype[Any]]
-
-
-@overload
-def explain(
-    policy: RidgePolicy,
-    observation: One,
-    *,
-    without_lessons: Rows | None = None,
-    names: DimensionNames | None = None,
-) -> LessonExplanation: ...
-
-
-@overload
-def explain(
-    policy: PaperPolicy,
-    observation: One,
-    without: Rows | None = None,
-    without_episodes: Rows | None = None,
-) -> Explanation: ...
-
-
-@overload
-def explain(
-    policy: ImelPolicy,
-    observation: NDArray[Any],
-    without: Rows | None = None,
-    without_episodes: Rows | None = None,
-    without_lessons: Rows | None = None,
-    names: DimensionNames | None = None,
-) -> Any: ...
 
 
 def explain(
@@ -77,7 +42,7 @@ def explain(
     without_lessons: Rows | None = None,
     names: DimensionNames | None = None,
 ) -> Any:
-    """Explain the policy's mean at an observation, or at each of several.
+    """Explain the policy's mean at an observation, or at each of several, which gives a list.
 
     A `RidgePolicy` is explained by its lessons (`LessonExplanation`), one of the paper's policies
     by its memories (`Explanation`).
