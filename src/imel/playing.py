@@ -90,8 +90,8 @@ def names_in(env_id: str | None, dimensions: Dimensions) -> DimensionNames:
     """Return the names an environment gives a policy's dimensions; those of its id, or numbers."""
     if env_id is not None:
         with suppress(ImelError), closing(make_environment(env_id, rendered=False)) as env:
-            return names_of(env, *dimensions)
-    return names_for(env_id, *dimensions)
+            return names_of(env, dimensions)
+    return names_for(env_id, dimensions)
 
 
 def _drawing_options(env_id: str) -> dict[str, Any]:

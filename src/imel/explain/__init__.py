@@ -60,7 +60,7 @@ def explain(
     refuse_other_family(policy, memories, without_lessons is not None)
     width = states.shape[-1]
     tensors = torch.as_tensor(states.reshape(-1, width), device=policy.device)
-    named = names or names_for(None, *policy.dimensions)
+    named = names or names_for(None, policy.dimensions)
     explained: list[Any]
     if isinstance(policy, RidgePolicy):
         if without_lessons is not None and len(without_lessons):

@@ -241,11 +241,10 @@ def _table(policy: RidgePolicy, contributions: Tensor) -> LessonContributions:
 
 def _remembered(policy: RidgePolicy) -> Mapping[str, Array]:
     """Return a copy of the memory, made once until the policy changes."""
-    if "remembered" not in policy.cache:
-        columns = {name: policy.memory.column(name).clone().cpu().numpy() for name in COLUMNS}
-        policy.cache["remembered"] = columns
-    found: Mapping[str, Array] = policy.cache["remembered"]
-    return found
+    column = policy.memory.column
+    return policy.cached(
+        "remembered", lambda: {name: column(name).clone().cpu().numpy() for name in COLUMNS}
+    )
 
 
 def lesson_rows(firsts: Array, counts: Array, episodes: Array) -> Array:

@@ -61,7 +61,7 @@ class ExplainedAlgorithm(BaseAlgorithm, ABC):
         if self._dimension_names is not None:
             return self._dimension_names
         env = None if self.env is None else getattr(self.env, "envs", [self.env])[0]
-        return names_of(env, *self.policy.dimensions)
+        return names_of(env, self.policy.dimensions)
 
     @dimension_names.setter
     def dimension_names(self, names: DimensionNames) -> None:

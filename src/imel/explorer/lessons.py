@@ -89,8 +89,7 @@ class LessonInsight(Insight):
         kept = self.lessons("samples")[rows]  # [n, k, d_s]
         places = self.normalised(kept.reshape(-1, kept.shape[2])).reshape(kept.shape)
         distances = np.linalg.norm(places - self.normalised(state[None]), axis=2)
-        nearest: Array = distances.argmin(axis=1)
-        return nearest
+        return np.asarray(distances.argmin(axis=1))
 
     def moment(self, row: int, number: int) -> Array:
         """Return one of the states that are kept of a lesson."""

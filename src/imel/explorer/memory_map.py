@@ -167,5 +167,4 @@ def episode_returns(insight: Insight) -> Array:
     """For each memory the sum of rewards over those steps of its episode that are remembered."""
     _, member = np.unique(insight.column("episodes"), return_inverse=True)
     totals = np.bincount(member, weights=insight.column("rewards"))
-    returned: Array = totals[member]
-    return returned
+    return np.asarray(totals[member])

@@ -97,11 +97,6 @@ class Session:
             describe_step(insight, insight.column("states")[0])  # computes what all answers share
         return insight
 
-    def names_for(self, policy: ImelPolicy) -> DimensionNames:
-        """Return the names of a model's dimensions, as the environment gives them, or numbers."""
-        self._names = self._names or names_in(self.run.env, policy.dimensions)
-        return self._names
-
     # --- models ---
 
     def insight(self, key: str) -> Insight:
@@ -122,7 +117,8 @@ class Session:
         if stored.problem is not None:
             raise ImelError(stored.problem)
         policy = ImelPolicy.load(str(stored.path))
-        return insight_of(policy, self.names_for(policy))
+        self._names = self._names or names_in(self.run.env, policy.dimensions)
+        return insight_of(policy, self._names)
 
     def forget(self, key: str, rows: list[int]) -> str:
         """The key of a copy that has never known some rows."""

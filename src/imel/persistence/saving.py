@@ -20,7 +20,16 @@ from imel.errors import CheckpointError, ImelError, SpaceError
 from imel.normaliser import ReturnScale
 from imel.persistence import checkpoint
 from imel.persistence.contents import check_tensors
-from imel.persistence.manifest import model_document, progress_of, require_entries, restore_progress
+from imel.persistence.model import (
+    MODULES,
+    generators_of,
+    load_tensors,
+    model_document,
+    model_tensors,
+    progress_of,
+    require_entries,
+    restore_progress,
+)
 from imel.persistence.spaces import spaces_from_tensors
 from imel.persistence.standing import (
     PART,
@@ -32,7 +41,6 @@ from imel.persistence.standing import (
     restore_environments,
     standing_parts,
 )
-from imel.persistence.state import MODULES, generators_of, load_tensors, model_tensors
 from imel.policy import ImelPolicy
 from imel.policy.files import require_finite_answers
 from imel.rollout import EpisodeClock

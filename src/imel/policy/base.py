@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from imel.policy.spaces import check_spaces, make_extractor, state_names
 from imel.rollout import FloatArray
 from imel.settings import Settings
 from imel.settings.validation import updated
+
+T = TypeVar("T")
 
 
 class ImelPolicy(BasePolicy):
@@ -100,9 +102,9 @@ class ImelPolicy(BasePolicy):
 
     @property
     def dimensions(self) -> Dimensions:
-        """What names are given to: see `imel.names.names_for`."""
+        """What names are given to."""
         observed = state_names(self.observation_space, self.features_extractor)
-        return self.state_dim, self.action_dim, self.distribution.sizes, observed
+        return Dimensions(self.state_dim, self.action_dim, self.distribution.sizes, observed)
 
     # --- acting ---
 
@@ -113,6 +115,13 @@ class ImelPolicy(BasePolicy):
     def invalidate(self) -> None:
         """Drop what was computed from memory, normaliser or weights: they have changed."""
         self.cache.clear()
+
+    def cached(self, name: str, make: Callable[[], T]) -> T:
+        """Return what is computed once from the policy as it stands."""
+        if name not in self.cache:
+            self.cache[name] = make()
+        value: T = self.cache[name]
+        return value
 
     @abstractmethod
     def prepare(self) -> None:

@@ -78,13 +78,10 @@ class PaperPolicy(ImelPolicy, ABC):
         )
 
     @property
+    @torch.no_grad()
     def conditioned(self) -> Conditioned:
         """The interpolator with the memory in place; made anew after `invalidate`."""
-        if "conditioned" not in self.cache:
-            with torch.no_grad():
-                self.cache["conditioned"] = self.interpolator.condition(self.context())
-        conditioned: Conditioned = self.cache["conditioned"]
-        return conditioned
+        return self.cached("conditioned", lambda: self.interpolator.condition(self.context()))
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         mean, own_std = self.conditioned(self.normaliser(states))

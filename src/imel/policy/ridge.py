@@ -74,10 +74,11 @@ class RidgePolicy(ImelPolicy):
     @property
     def design(self) -> Design:
         """The features of what is remembered."""
-        if "design" not in self.cache:
-            self.cache["design"] = Design(self.features, self.normaliser)
-            self.design.update(self.memory)
-        design: Design = self.cache["design"]
+        return self.cached("design", self._make_design)
+
+    def _make_design(self) -> Design:
+        design = Design(self.features, self.normaliser)
+        design.update(self.memory)
         return design
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,10 +86,7 @@ class RidgePolicy(ImelPolicy):
         return mean, self.std.expand_as(mean)
 
     def _weights(self) -> Tensor:
-        if "weights" not in self.cache:
-            self.cache["weights"] = self.coefficients.float()
-        weights: Tensor = self.cache["weights"]
-        return weights
+        return self.cached("weights", self.coefficients.float)
 
     def prepare(self) -> None:
         """Round the coefficients to single precision."""
