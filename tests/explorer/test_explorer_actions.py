@@ -16,7 +16,6 @@ from PIL import Image
 from explorer.conftest import Page, train
 from explorer.drawn import STEPS, DrawnEnv
 from imel.explain import explain
-from imel.explorer.answers import describe_step
 from imel.explorer.episodes import Episode, record
 from imel.explorer.insight import Insight
 from imel.explorer.session import Session
@@ -50,42 +49,46 @@ def asked(run: Path) -> Iterator[Insight]:
 
 
 def test_what_the_memories_add_is_the_action(asked: Insight) -> None:
-    why = asked.why(STATE)
-    assert why.exact
-    np.testing.assert_allclose(why.contributions.sum(axis=0), why.mean, atol=1e-5)
-    anchor = describe_step(asked, STATE)[0]["anchor"]
+    answer = asked.answer(STATE)
+    assert answer.exact
+    assert answer.contributions is not None
+    np.testing.assert_allclose(answer.contributions.sum(axis=0), answer.mean, atol=1e-5)
+    assert answer.weights is not None
+    assert answer.anchor is not None
     every = np.arange(asked.rows)
     average = kernel_average(asked, STATE, every, asked.column("means"))
-    np.testing.assert_allclose(anchor, average, atol=1e-4)
+    np.testing.assert_allclose(answer.anchor, average, atol=1e-4)
     expected, _ = asked.policy.act(torch.as_tensor(STATE)[None])
-    np.testing.assert_array_equal(why.mean, expected[0].numpy())
+    np.testing.assert_array_equal(answer.mean, expected[0].numpy())
 
 
 def test_without_some_memories_the_mean_is_made_of_the_others(asked: Insight) -> None:
-    gone = asked.why(STATE).rows[:20]
+    weights = asked.answer(STATE).weights
+    assert weights is not None
+    gone = np.argsort(-weights)[:20]
     reduced = asked.without(gone)
     kept = np.setdiff1d(np.arange(asked.rows), gone)
-    why = reduced.why(STATE)
+    answer = reduced.answer(STATE)
     average = kernel_average(asked, STATE, kept, asked.column("improved_means")[kept])
-    np.testing.assert_allclose(why.mean, average, atol=1e-4)
-    assert np.abs(why.mean - asked.why(STATE).mean).max() > 1e-3
-    np.testing.assert_array_equal(np.sort(why.rows), kept)
-    assert why.weights.sum() == pytest.approx(1.0, abs=1e-5)
+    np.testing.assert_allclose(answer.mean, average, atol=1e-4)
+    assert np.abs(answer.mean - asked.answer(STATE).mean).max() > 1e-3
+    assert answer.weights is not None
+    assert (answer.weights[gone] == 0).all()
+    assert answer.weights.sum() == pytest.approx(1.0, abs=1e-5)
     (mean,), _ = reduced.act(STATE[None])
-    np.testing.assert_allclose(mean, why.mean, atol=1e-6)
+    np.testing.assert_allclose(mean, answer.mean, atol=1e-6)
 
 
 def test_many_states_are_answered_as_each_of_them(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     insight = session.prepare()
-    states = insight.column("states")[:10]
-    alone = [insight.act(state[None]) for state in states]
     monkeypatch.setattr("imel.explorer.insight._WEIGHTS_AT_ONCE", 3 * insight.rows)
+    states = insight.column("states")[:10]
     means, stds = insight.act(states)
-    for (one_mean, one_std), mean, std in zip(alone, means, stds, strict=True):
-        np.testing.assert_allclose(one_mean[0], mean, atol=1e-5)
-        np.testing.assert_allclose(one_std[0], std)
+    for state, mean, std in zip(states, means, stds, strict=True):
+        np.testing.assert_allclose(insight.answer(state).mean, mean, atol=1e-5)
+        np.testing.assert_allclose(insight.answer(state).std, std)
 
 
 def test_a_step_lists_the_memories_behind_it_the_largest_share_first(page: Page) -> None:
@@ -93,18 +96,19 @@ def test_a_step_lists_the_memories_behind_it_the_largest_share_first(page: Page)
     document, arrays = page.step(episode, 5, page.newest)
     insight = page.session.insight(page.newest)
     state = page.session.episode(episode).observation(5)
-    why = insight.why(state)
-    np.testing.assert_allclose(document["mean"], why.mean, atol=1e-6)
+    answer = insight.answer(state)
+    assert answer.weights is not None
+    np.testing.assert_allclose(document["mean"], answer.mean, atol=1e-6)
     rows = arrays["rows"].astype(int)
-    shares = dict(zip(why.rows, why.weights, strict=True))
-    np.testing.assert_allclose(arrays["weights"], [shares[row] for row in rows], atol=1e-7)
+    np.testing.assert_allclose(arrays["weights"], answer.weights[rows], atol=1e-7)
     assert (np.diff(np.abs(arrays["weights"])) <= 0).all()
-    assert rows[0] == why.rows[np.abs(why.weights).argmax()]
+    assert rows[0] == np.abs(answer.weights).argmax()
     assert document["covered"] == pytest.approx(arrays["weights"].sum(), abs=1e-5)
     first = document["memories"][0]
     assert first["row"] == rows[0]
     np.testing.assert_allclose(first["improved"], insight.column("improved_means")[rows[0]])
-    np.testing.assert_allclose(first["adds"], why.contributions[why.rows == rows[0]][0])
+    assert answer.contributions is not None
+    np.testing.assert_allclose(first["adds"], answer.contributions[rows[0]])
     expected = explain(insight.policy, state).familiarity
     assert document["familiarity"] == pytest.approx(expected)
     assert first["episode"] == insight.column("episodes")[rows[0]]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explain.lesson_words import episode_words, steps_words
-from imel.explorer.insight import Insight
+from imel.explorer.insight import Answer, Insight
 from imel.explorer.lessons import LessonInsight
 from imel.pictures.curve import read_curve
 from imel.pictures.nearby import episode_trend
@@ -57,14 +57,14 @@ def describe_step(insight: Insight, state: Array) -> tuple[dict[str, Any], dict[
     """An action, and what is behind it: lessons or memories."""
     if isinstance(insight, LessonInsight):
         return _describe_lessons(insight, state)
-    return _describe_memories(insight, state)
+    return _describe_memories(insight, insight.answer(state))
 
 
 def _describe_lessons(
     insight: LessonInsight, state: Array
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """The share of every lesson, and the largest in words, with the state of each most alike."""
-    why, rows = insight.lessons_at(state)
+    why, rows = insight.why(state)
     along = why.along
     signed = along / (float(np.maximum(along, 0.0).sum()) or 1.0)  # [L]
     shares = np.zeros(insight.rows, dtype=np.float32)
@@ -97,39 +97,35 @@ def _describe_lessons(
     return document, {"shares": shares, "rows": lit, "weights": shares[lit]}
 
 
-def _describe_memories(insight: Insight, state: Array) -> tuple[dict[str, Any], dict[str, Array]]:
+def _describe_memories(insight: Insight, answer: Answer) -> tuple[dict[str, Any], dict[str, Array]]:
     """The memories that light up, and a few in words."""
-    (mean,), (std,) = insight.act(state[None])
     document: dict[str, Any] = {
-        "mean": mean.tolist(),
-        "std": (std if insight.policy.distribution.scaled else 0.0 * std).tolist(),
-        "anchor": None,
-        "exact": False,
-        "familiarity": insight.familiarity(state),
-        "effective_neighbours": None,
+        "mean": answer.mean.tolist(),
+        "std": answer.std.tolist(),
+        "anchor": None if answer.anchor is None else answer.anchor.tolist(),
+        "exact": answer.exact,
+        "familiarity": answer.familiarity,
+        "effective_neighbours": answer.effective_neighbours,
         "covered": 0.0,
         "memories": [],
     }
-    if not insight.weighted:
+    if answer.weights is None or answer.contributions is None:
         return document, {}
-    why = insight.why(state)  # the largest weight first
-    lit = np.flatnonzero(np.abs(why.weights[:_LIT]) >= _FEWEST)
-    rows, weights = why.rows[lit], why.weights[lit]
-    document |= {
-        # The average of the memories' means before their improvements
-        "anchor": (why.weights @ why.means).tolist() if why.exact else None,
-        "exact": why.exact,
-        "effective_neighbours": why.effective_neighbours,
-        "covered": float(weights.sum()),
-        "memories": [
-            {
-                **describe_memory(insight, int(why.rows[i])),
-                "weight": float(why.weights[i]),
-                "adds": why.contributions[i].tolist(),
-            }
-            for i in lit[:_LISTED]
-        ],
-    }
+    sizes = np.abs(answer.weights)
+    largest = min(_LIT, len(sizes))
+    rows = np.argpartition(sizes, -largest)[-largest:]
+    rows = rows[np.argsort(-sizes[rows], kind="stable")]
+    rows = rows[sizes[rows] >= _FEWEST]
+    weights = answer.weights[rows]
+    document["covered"] = float(weights.sum())
+    document["memories"] = [
+        {
+            **describe_memory(insight, int(row)),
+            "weight": float(answer.weights[row]),
+            "adds": answer.contributions[row].tolist(),
+        }
+        for row in rows[:_LISTED]
+    ]
     return document, {"rows": rows, "weights": weights}
 
 

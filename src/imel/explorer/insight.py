@@ -7,6 +7,7 @@ lessons instead: see `lessons`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,9 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imel.errors import ImelError
-from imel.explain import Explanation, familiarity_of, policy_without
-from imel.explain.influence import explain_memories
-from imel.interpolators.base import Weighted
+from imel.explain import familiarity_of, policy_without
+from imel.interpolators.base import Weighted, effective_neighbours
 from imel.names import DimensionNames
 from imel.policy import ImelPolicy, MkiPolicy, PaperPolicy
 
@@ -27,6 +27,23 @@ Colour = Literal["advantage", "age", "return", "reward", "action", "improved", "
 
 _WEIGHTS_AT_ONCE = 1 << 23
 """Shares held in memory while many states are answered: 32 MiB of float32."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The policy's mean and sigma at one state, and every memory's share in the mean."""
+
+    mean: Array  # [d_a]
+    std: Array  # [d_a]
+    familiarity: float | None  # None where it cannot be said
+    weights: Array | None = None  # [N], or None where memories have no shares
+    contributions: Array | None = None  # [N, d_a] what each adds, or None likewise
+    anchor: Array | None = None
+    """[d_a] the average of the memories' means before their improvements, where the answer is
+    exact."""
+    exact: bool = False
+    """Whether the mean *is* the sum of the contributions."""
+    effective_neighbours: float | None = None
 
 
 class Insight:
@@ -114,16 +131,38 @@ class Insight:
         means, stds = zip(*parts, strict=True)
         return np.concatenate(means), np.concatenate(stds)
 
-    def why(self, state: Array) -> Explanation:
-        """The mean at one state by the shares of the memories that are left."""
+    def answer(self, state: Array) -> Answer:
+        """The mean at one state and where it comes from."""
+        states = self._tensor(state)[None]
+        mean, std = (part[0].cpu().numpy() for part in self.left.act(states))
+        score = float(familiarity_of(self.left)(states)[0])
+        familiarity = None if np.isnan(score) else score
+        if not self.policy.distribution.scaled:
+            std = np.zeros_like(std)
+        answer = Answer(mean, std, familiarity)
         assert isinstance(self.left, PaperPolicy)
-        kept = np.flatnonzero(~self.forgotten)
-        return explain_memories(self.left, kept, self._tensor(state)[None], self.names)
+        conditioned = self.left.conditioned
+        if not isinstance(conditioned, Weighted):
+            return answer
+        with torch.no_grad():
+            normalised = self.left.normaliser(states)
+            shares = conditioned.weights(normalised)[0]  # [kept]
+            added = conditioned.contributions(normalised)[0]
+        before = (shares @ self.left.memory.column("means")).cpu().numpy()
+        return replace(
+            answer,
+            weights=self._spread(shares),
+            contributions=self._spread(added),
+            anchor=before if conditioned.exact else None,
+            exact=conditioned.exact,
+            effective_neighbours=float(effective_neighbours(shares.abs()[None])),
+        )
 
-    def familiarity(self, state: Array) -> float | None:
-        """How much a state is like what is remembered; None where it cannot be said."""
-        score = float(familiarity_of(self.left)(self._tensor(state)[None])[0])
-        return None if np.isnan(score) else score
+    def _spread(self, values: Tensor) -> Array:
+        """Values of the rows that are left, at those rows' own numbers, and zero elsewhere."""
+        spread = np.zeros((self.rows, *values.shape[1:]), dtype=np.float32)
+        spread[~self.forgotten] = values.cpu().numpy()
+        return spread
 
     def _tensor(self, states: Array) -> Tensor:
         return torch.as_tensor(np.asarray(states, dtype=np.float32), device=self.policy.device)

@@ -79,7 +79,7 @@ class LessonInsight(Insight):
         places, remembered = spread(columns["ends"]), self.column("episodes")
         return {**columns, "places": places, "sizes": self.sizes, "remembered": remembered}
 
-    def lessons_at(self, state: Array) -> tuple[LessonExplanation, Array]:
+    def why(self, state: Array) -> tuple[LessonExplanation, Array]:
         """Take the mean at a state apart into lessons; return with it the row of each lesson."""
         (why,) = explain_lessons(self.left, self._tensor(state)[None], self.names)
         return why, np.searchsorted(self.lessons("episodes"), why.lessons.episodes)
