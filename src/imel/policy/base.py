@@ -45,7 +45,6 @@ class ImelPolicy(BasePolicy):
     options_class: ClassVar[type[Any]]
     settings_class: ClassVar[type[Settings]]
     """The settings of IMeL that this policy uses, with its defaults."""
-    _ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     std: Tensor  # [d_a]
 
@@ -89,12 +88,12 @@ class ImelPolicy(BasePolicy):
     @classmethod
     def make_options(cls, options: Mapping[str, Any]) -> Any:
         """Return the policy's options; refuse an unknown name with the nearest valid one."""
-        return updated(cls.options_class(), options, cls.__name__, cls._ranges)
+        return updated(cls.options_class(), options, cls.__name__, {})
 
     @classmethod
-    @abstractmethod
     def settings_arguments(cls, settings: Any) -> dict[str, Any]:
         """Return the constructor's arguments that come from the settings of IMeL."""
+        return {"memory_size": settings.memory_size, "min_std": settings.min_std}
 
     @classmethod
     def check_settings(cls, settings: Any) -> None:

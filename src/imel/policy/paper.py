@@ -53,11 +53,8 @@ class PaperPolicy(ImelPolicy, ABC):
     @classmethod
     def settings_arguments(cls, settings: PaperSettings) -> dict[str, Any]:
         """Return memory size, least sigma, and whose sigma it is."""
-        return {
-            "memory_size": settings.memory_size,
-            "min_std": settings.min_std,
-            "own_std": settings.std_mode == "model",
-        }
+        own = settings.std_mode == "model"
+        return {**super().settings_arguments(settings), "own_std": own}
 
     @classmethod
     def check_settings(cls, settings: PaperSettings) -> None:

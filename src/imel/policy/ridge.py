@@ -66,11 +66,6 @@ class RidgePolicy(ImelPolicy):
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
         self.lessons = Lessons(self.state_dim, *shape)
 
-    @classmethod
-    def settings_arguments(cls, settings: RidgeSettings) -> dict[str, Any]:
-        """Return memory size and least sigma."""
-        return {"memory_size": settings.memory_size, "min_std": settings.min_std}
-
     @property
     def design(self) -> Design:
         """The features of what is remembered."""
