@@ -15,7 +15,7 @@ from imel import IMeL, ImelError
 from imel.cli.main import main
 from imel.environments import make_environments
 from imel.errors import EnvironmentFaultError
-from imel.persistence.state import model_tensors
+from imel.persistence.model import model_tensors
 from imel.workers import Workers
 from small import SMALL, differing
 

@@ -16,7 +16,7 @@ from imel import Explanation, IMeL
 from imel.distributions import Gaussian
 from imel.errors import ImelError
 from imel.interpolators.neural_process import NeuralProcess
-from imel.names import names_for
+from imel.names import Dimensions, names_for
 from imel.policy import POLICIES
 from small import BATCH, STATES, answers, small_model
 from toy import ScriptedEnv
@@ -55,7 +55,7 @@ def table(**changes: Any) -> Explanation:
         episodes=np.array([12, 7]),
         steps=np.array([3, 140]),
         distribution=Gaussian(1),
-        names=names_for(None, 3, 1),
+        names=names_for(None, Dimensions(3, 1)),
     )
     return replace(why, **changes)
 

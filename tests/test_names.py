@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 
 from imel.errors import ImelError
-from imel.names import DimensionNames, names_for, names_of
+from imel.names import DimensionNames, Dimensions, names_for, names_of
 from toy import PointEnv
 
 TASKS = [
@@ -28,7 +28,7 @@ def made(env_id: str, **options: Any) -> Any:
 
 
 def names_in(env: Any) -> DimensionNames:
-    return names_of(env, env.observation_space.shape[0], env.action_space.shape[0])
+    return names_of(env, Dimensions(env.observation_space.shape[0], env.action_space.shape[0]))
 
 
 @pytest.mark.parametrize("env_id", [*TASKS, "Pendulum-v1", "MountainCarContinuous-v0"])
@@ -62,11 +62,13 @@ def test_names_are_in_the_order_of_mujocos_joints(env_id: str) -> None:
 
 
 def test_an_unknown_width_or_task_has_numbers() -> None:
-    names = names_for("Humanoid-v5", 45, 17)
+    names = names_for("Humanoid-v5", Dimensions(45, 17))
     assert names.state[:2] == ("state 0", "state 1")
     assert names.action[0] == "abdomen y torque"
-    assert names_for("Nothing-v0", 1, 2) == DimensionNames(("state 0",), ("action 0", "action 1"))
-    assert names_for(None, 1, 1).state == ("state 0",)
+    assert names_for("Nothing-v0", Dimensions(1, 2)) == DimensionNames(
+        ("state 0",), ("action 0", "action 1")
+    )
+    assert names_for(None, Dimensions(1, 1)).state == ("state 0",)
 
 
 def test_an_environment_names_its_own_dimensions() -> None:

@@ -278,7 +278,7 @@ def a_policy(states: torch.Tensor, improved: torch.Tensor) -> MkiPolicy:
 
 
 def numbered(policy: ImelPolicy) -> DimensionNames:
-    return names_for(None, *policy.dimensions)
+    return names_for(None, policy.dimensions)
 
 
 @pytest.fixture

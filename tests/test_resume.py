@@ -14,14 +14,13 @@ from stable_baselines3.common.callbacks import BaseCallback
 from imel import IMeL, ImelError
 from imel.errors import CheckpointError
 from imel.persistence import checkpoint
-from imel.persistence.manifest import model_document
+from imel.persistence.model import model_document, model_tensors
 from imel.persistence.resume import (
     RunCheckpoints,
     checkpoints_in,
     differences,
     latest_checkpoint,
 )
-from imel.persistence.state import model_tensors
 from small import BATCH, LogBook, differing, points, small_model
 
 TOTAL = 11 * BATCH

@@ -239,7 +239,7 @@ def test_numbers_of_a_state_are_named_by_the_observation_space() -> None:
     policy = RidgePolicy(Sensors().observation_space, Sensors.action_space)
     assert policy.state_dim == 1 + 2 + 2
     states = torch.from_numpy(policy.observe({"height": [[0.5]], "lamp": [1], "noise": [[1, 0]]}))
-    names = names_for(None, *policy.dimensions).state
+    names = names_for(None, policy.dimensions).state
     assert dict(zip(names, states[0].tolist(), strict=True)) == {
         "height": 0.5,
         "lamp = 0": 0.0,
@@ -264,6 +264,6 @@ def test_every_number_of_a_state_has_a_name(
     space: spaces.Space[Any], first: str, last: str
 ) -> None:
     policy = RidgePolicy(space, spaces.Discrete(2))
-    names = names_for(None, *policy.dimensions).state
+    names = names_for(None, policy.dimensions).state
     assert len(names) == policy.state_dim
     assert (names[0], names[-1]) == (first, last)

@@ -7,49 +7,43 @@ from __future__ import annotations
 
 import time
 import uuid
-import warnings
 from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import torch
 from gymnasium import spaces
-from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
-from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
 from imel.critic import Critic
 from imel.datasets.source import Dataset
 from imel.datasets.warm_start import warm_start
-from imel.environments import make_environments
 from imel.errors import (
     EnvironmentFaultError,
-    ImelError,
     SettingsError,
     SpaceError,
     nearest_name,
 )
 from imel.experience import Rollout
-from imel.explain import Rows, explain, policy_without
+from imel.explain.model import ExplainedAlgorithm
 from imel.kernels import denormals_flushed
-from imel.names import DimensionNames, names_of
 from imel.normaliser import ReturnScale
 from imel.persistence.saving import SavedAlgorithm
-from imel.policy import POLICIES, ImelPolicy, check_spaces
+from imel.policy import POLICIES, ImelPolicy
 from imel.policy.paper import PaperPolicy
 from imel.policy.refusal import refuse_sigma, refuse_unused
 from imel.policy.ridge import RidgePolicy
 from imel.rollout import EpisodeClock, Sampler, collect
-from imel.settings import FitSettings, Keywords, Settings
+from imel.settings import FitSettings, Keywords
 from imel.settings.description import settings_table
-from imel.updates.common import Update
+from imel.surroundings import environments_for, survive
 from imel.updates.paper import PaperUpdate
 from imel.updates.ridge import RidgeUpdate
 
 
-class IMeL(SavedAlgorithm):
+class IMeL(ExplainedAlgorithm, SavedAlgorithm):
     """Improved Memories Learning (arXiv 2008.10433), with the interface of Stable-Baselines3.
 
     An iteration gathers a rollout, estimates advantages, improves experiences by a KL-bounded step
@@ -92,7 +86,7 @@ class IMeL(SavedAlgorithm):
         self.sampler = sampler
         options = dict(policy_kwargs or {})
         policy_class.make_options(options)  # refuse before an environment is made
-        made = _make_env(env, self.settings, sampler)
+        made = environments_for(env, self.settings, sampler)
         if made is not None and not isinstance(made.action_space, spaces.Box):
             refuse_sigma(self.settings, made.action_space)
         super().__init__(
@@ -112,7 +106,6 @@ class IMeL(SavedAlgorithm):
         self.learned_timesteps = 0
         self.faults = 0
         self.run_id, self.plan = uuid.uuid4().hex, {}
-        self._dimension_names: DimensionNames | None = None
         if _init_setup_model:
             self._require_env()
             self._setup_model()
@@ -130,10 +123,6 @@ class IMeL(SavedAlgorithm):
             f"unknown policy '{policy_name}'; {nearest_name(policy_name, POLICIES)}"
         )
 
-    def _require_env(self) -> None:
-        if self.env is None:
-            raise ImelError("an environment is needed to learn")
-
     def _require_room(self, n_envs: int) -> None:
         size = n_envs * self._steps_for(n_envs)
         if size > self.settings.memory_size:
@@ -143,56 +132,34 @@ class IMeL(SavedAlgorithm):
             )
 
     def _setup_model(self) -> None:
-        settings = self.settings
+        settings: Any = self.settings
         self._require_room(self.n_envs)
         self._setup_lr_schedule()
         self.set_random_seed(self.seed)
-        seed = (
-            self.seed
-            if self.seed is not None
-            else int(np.random.SeedSequence().generate_state(1)[0])
-        )
+        seed = self.seed
+        if seed is None:
+            seed = int(np.random.SeedSequence().generate_state(1)[0])
         self.generator = torch.Generator().manual_seed(seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)  # torch's layers draw their initial weights from the global one
             self.policy = self._make_policy().to(self.device)
-            self.critic = self._make_critic(self.policy.state_dim).to(self.device)
+            self.critic = Critic(self.policy.state_dim, settings.critic_hidden).to(self.device)
         self.policy.generator.manual_seed(seed)
         self.return_scale = ReturnScale(settings.gamma)
         self.critic_optimizer = torch.optim.Adam(
             self.critic.parameters(), lr=settings.critic_learning_rate, fused=True
         )
         self.interpolator_optimizer = None
-        if isinstance(settings, FitSettings):
+        if isinstance(self.policy, RidgePolicy):
+            self.update = RidgeUpdate(settings, self.policy)
+        else:
             assert isinstance(self.policy, PaperPolicy)
-            parameters = self.policy.interpolator.parameters()
-            self.interpolator_optimizer = torch.optim.Adam(parameters, fused=True)
-        self.update = self._make_update()
+            self.update = PaperUpdate(settings, self.policy)
+            if isinstance(settings, FitSettings):
+                parameters = self.policy.interpolator.parameters()
+                self.interpolator_optimizer = torch.optim.Adam(parameters, fused=True)
         self.update.start(self)
         self.clock = EpisodeClock(self.n_envs)
-
-    def _make_update(self) -> Update:
-        settings: Any = self.settings
-        if isinstance(self.policy, RidgePolicy):
-            return RidgeUpdate(settings, self.policy)
-        assert isinstance(self.policy, PaperPolicy)
-        return PaperUpdate(settings, self.policy)
-
-    @classmethod
-    def _blank(cls, policy: str | type[ImelPolicy], **arguments: Any) -> Self:
-        return cls(policy, env=None, _init_setup_model=False, **arguments)
-
-    def _make_policy(self) -> ImelPolicy:
-        policy: ImelPolicy = self.policy_class(  # type: ignore[assignment]
-            self.observation_space,
-            self.action_space,
-            **self.policy_class.settings_arguments(self.settings),  # type: ignore[attr-defined]
-            **self.policy_kwargs,
-        )
-        return policy
-
-    def _make_critic(self, state_dim: int) -> Critic:
-        return Critic(state_dim, self.settings.critic_hidden)
 
     @property
     def n_steps(self) -> int:
@@ -233,22 +200,19 @@ class IMeL(SavedAlgorithm):
         )
         callback.on_training_start(locals(), globals())
         with denormals_flushed():
-            self._learn(total_timesteps, callback, log_interval)
+            while self.num_timesteps < total_timesteps:
+                self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
+                self.update.before_rollout(self)
+                rollout = self._collect(callback)  # Alg. 1 l. 4-7
+                if rollout is None:
+                    break
+                self.update(self, rollout)  # l. 8-12 and 3
+                self.iteration += 1
+                self.learned_timesteps = self.num_timesteps
+                if log_interval and self.iteration % log_interval == 0:
+                    self.dump_logs()
         callback.on_training_end()
         return self
-
-    def _learn(self, total_timesteps: int, callback: BaseCallback, log_interval: int) -> None:
-        while self.num_timesteps < total_timesteps:
-            self._update_current_progress_remaining(self.num_timesteps, total_timesteps)
-            self.update.before_rollout(self)
-            rollout = self._collect(callback)  # Alg. 1 l. 4-7
-            if rollout is None:
-                break
-            self.update(self, rollout)  # l. 8-12 and 3
-            self.iteration += 1
-            self.learned_timesteps = self.num_timesteps
-            if log_interval and self.iteration % log_interval == 0:
-                self.dump_logs()
 
     def _setup_learn(self, *args: Any, **kwargs: Any) -> tuple[int, BaseCallback]:
         self._require_env()
@@ -290,37 +254,13 @@ class IMeL(SavedAlgorithm):
                 )
                 break
             except EnvironmentFaultError as fault:
-                self._survive(fault)
+                survive(self, fault)
         callback.on_rollout_end()
         if rollout is not None:
             seen = (rollout.actions, rollout.means, rollout.stds)
             for name, value in self.policy.distribution.diagnose(*seen).items():
                 self.logger.record(f"rollout/{name}", value)
         return rollout
-
-    def _survive(self, fault: EnvironmentFaultError) -> None:
-        """Drop the batch and what is remembered of the episode, and start the environments again.
-
-        Raises the fault if there have been too many.
-        """
-        self.faults += 1
-        if self.faults > self.settings.max_faults:
-            raise fault
-        warnings.warn(
-            f"{fault}; fault {self.faults} of {self.settings.max_faults} that are survived",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        running = torch.from_numpy(self.clock.episodes)
-        spoiled = running if fault.environment is None else running[[fault.environment]]
-        self.policy.memory.forget_episodes(spoiled)
-        self.policy.invalidate()
-        if len(self.policy.memory) == 0:
-            self.update.start(self)
-        try:
-            self.restart_environments()
-        except EnvironmentFaultError as another:
-            self._survive(another)
 
     def dump_logs(self) -> None:
         """Write what was recorded, with progress and speed."""
@@ -341,95 +281,9 @@ class IMeL(SavedAlgorithm):
             record("rollout/success_rate", safe_mean(self.ep_success_buffer))
         self.logger.dump(step=self.num_timesteps)
 
-    def explain(
-        self,
-        observation: NDArray[Any],
-        without: Rows | None = None,
-        without_episodes: Rows | None = None,
-        without_lessons: Rows | None = None,
-    ) -> Any:
-        """Why this action: what is behind the policy's mean at one or several observations.
-
-        A `RidgePolicy` gives an `imel.LessonExplanation`, one of the paper's policies an
-        `imel.Explanation`; several observations [T, d_s] give a list of them.
-
-        :param without: rows of the memory, or a mask, that one of the paper's policies is to do
-            without
-        :param without_episodes: episodes whose memories one of the paper's is to do without
-        :param without_lessons: episodes whose lessons a `RidgePolicy` is to do without
-        """
-        names = self.dimension_names
-        return explain(self.policy, observation, without, without_episodes, without_lessons, names)
-
-    def policy_without(self, lessons: Rows) -> ImelPolicy:
-        """Return a copy of a `RidgePolicy` without the lessons of some episodes.
-
-        It is what this policy would do without what it was taught there, to be played, evaluated
-        and saved; not what a run that never saw those episodes would have become. An episode that
-        was merged into a period is taken back with the whole of it. Of the paper's policies,
-        `imel.explain.policy_without` leaves out memories.
-        """
-        return policy_without(self.policy, lessons=lessons)
-
-    @property
-    def dimension_names(self) -> DimensionNames:
-        """Names of the state's and the action's dimensions, for explanations.
-
-        Unless set, those of the environment (its attributes `state_names` and `action_names`),
-        those built in for Gymnasium's tasks, or numbers.
-        """
-        if self._dimension_names is not None:
-            return self._dimension_names
-        env = None if self.env is None else getattr(self.env, "envs", [self.env])[0]
-        return names_of(env, *self.policy.dimensions)
-
-    @dimension_names.setter
-    def dimension_names(self, names: DimensionNames) -> None:
-        widths = (self.policy.state_dim, self.policy.action_dim)
-        self._dimension_names = DimensionNames.checked(names.state, names.action, widths)
-
-    def __repr__(self) -> str:
-        policy = self.policy_class.__name__
-        if getattr(self, "policy", None) is None:
-            return f"<IMeL with {policy}, not set up>"
-        memory, spec = self.policy.memory, getattr(self.get_env(), "get_attr", None)
-        (named,) = ("no environment",) if spec is None else map(_name_of, spec("spec", [0]))
-        lines = [
-            f"IMeL with {policy} on {named}, {self.n_envs} environments",
-            f"  observations {self.observation_space}, actions {self.action_space}",
-            f"  learned {self.num_timesteps:,} steps in {self.iteration:,} iterations",
-            f"  {0 if memory.holds_prior else len(memory):,} of {memory.capacity:,} memories",
-        ]
-        if isinstance(self.policy, RidgePolicy):
-            lines[-1] += f", {len(self.policy.lessons):,} lessons"
-        if self.policy.distribution.scaled:
-            lines[-1] += f", sigma {float(self.policy.std.mean()):.2f}"
-        if self.ep_info_buffer:
-            returns = [episode["r"] for episode in self.ep_info_buffer]
-            lines[2] += (
-                f"; mean return of the last {len(returns)} episodes {safe_mean(returns):.1f}"
-            )
-        return "\n".join(lines)
-
-    # --- environments ---
-
-    def restart_environments(self) -> None:
-        """Reset every environment, seeded by run and iteration; running episodes end here."""
-        self._require_env()
-        assert self.env is not None
-        if self.seed is not None:
-            sequence = np.random.SeedSequence([self.seed, self.iteration, self.faults])
-            self.env.seed(int(sequence.generate_state(1)[0]))
-        self._last_obs = self.env.reset()  # type: ignore[assignment]
-        self._environments_were_reset()
-
-    def _environments_were_reset(self) -> None:
-        self.clock.restart(self.n_envs)
-        self.return_scale.restart()
-
     def set_env(self, env: GymEnv | str, force_reset: bool = True) -> None:
         """Learn on another environment with the same spaces, any number of copies of it."""
-        made = _make_env(env, self.settings, self.sampler)
+        made = environments_for(env, self.settings, self.sampler)
         assert made is not None
         vector = self._wrap_env(made, self.verbose)
         self._require_room(vector.num_envs)
@@ -439,38 +293,6 @@ class IMeL(SavedAlgorithm):
         except ValueError as error:
             self.n_envs = before
             raise SpaceError(f"not the spaces this model was made for: {error}") from None
-
-
-def _make_env(
-    env: GymEnv | str | None, settings: Settings, sampler: Sampler | None
-) -> GymEnv | None:
-    """An id becomes copies of that environment; anything else is taken as it is."""
-    if sampler is not None and env is not None:
-        if not isinstance(env, str):
-            raise SettingsError("a sampler makes its own environments: give an environment's id")
-        env = sampler.make_environments(env, settings.n_envs)
-    elif isinstance(env, str):
-        env = make_environments(
-            env,
-            settings.n_envs,
-            settings.workers,
-            settings.worker_timeout,
-            settings.backend,
-            settings.env_threads,
-        )
-    if env is not None:
-        check_spaces(env.observation_space, env.action_space)
-    if isinstance(env, VecEnv) and unwrap_vec_normalize(env) is not None:
-        warnings.warn(
-            "imel normalises observations and rewards itself, and saves how: VecNormalize around "
-            "the environment is not needed, and its statistics are not in the model's file",
-            stacklevel=4,
-        )
-    return env
-
-
-def _name_of(spec: Any) -> str:
-    return str(getattr(spec, "id", None) or "an unregistered environment")
 
 
 IMeL.__doc__ = f"{IMeL.__doc__}\n{settings_table()}"

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from imel.errors import ImelError
 
-Dimensions = tuple[int, int, Sequence[int], Sequence[str]]
-"""Widths of state and action, options of each discrete choice, names by the observation space."""
+
+class Dimensions(NamedTuple):
+    """What names are given to.
+
+    Of discrete actions each option has a name, of several choices those of the first one first.
+    """
+
+    state: int
+    action: int
+    choices: Sequence[int] = ()
+    """Options of each discrete choice."""
+    observed: Sequence[str] = ()
+    """Names that the observation space gives to the state."""
 
 
 @dataclass(frozen=True)
@@ -34,50 +45,32 @@ class DimensionNames:
         return cls(tuple(map(str, state)), tuple(map(str, action)))
 
 
-def names_of(
-    env: Any,
-    state_dim: int,
-    action_dim: int,
-    choices: Sequence[int] = (),
-    observed: Sequence[str] = (),
-) -> DimensionNames:
-    """Return the names an environment gives its dimensions, those built in for it, or numbers.
-
-    Of discrete actions each option has a name, of several choices those of the first one first.
-    `observed` are the names that the observation space gives to the state.
-    """
+def names_of(env: Any, dimensions: Dimensions) -> DimensionNames:
+    """Return the names an environment gives its dimensions, those built in for it, or numbers."""
     bare = getattr(env, "unwrapped", env)
     state, action = (getattr(bare, f"{kind}_names", None) for kind in ("state", "action"))
     spec = getattr(env, "spec", None)
-    known = names_for(None if spec is None else spec.id, state_dim, action_dim, choices, observed)
+    known = names_for(None if spec is None else spec.id, dimensions)
     return DimensionNames.checked(
         known.state if state is None else state,
         known.action if action is None else action,
-        (state_dim, action_dim),
+        (dimensions.state, dimensions.action),
     )
 
 
-def names_for(
-    env_id: str | None,
-    state_dim: int,
-    action_dim: int,
-    choices: Sequence[int] = (),
-    observed: Sequence[str] = (),
-) -> DimensionNames:
+def names_for(env_id: str | None, dimensions: Dimensions) -> DimensionNames:
     """Return the names built in for an environment's id and widths, or numbers."""
     task = (env_id or "").rpartition("/")[2].partition("-v")[0]
     actions, *states = _TASKS.get(task, ((),))
+    state_dim, action_dim, choices, observed = dimensions
     found = next((names for names in states if len(names) == state_dim), None)
+    numbered = tuple(f"action {i}" for i in range(action_dim))
+    if len(choices) > 1:
+        numbered = tuple(f"action {i} = {k}" for i, n in enumerate(choices) for k in range(n))
     return DimensionNames(
         found or tuple(observed) or tuple(f"state {i}" for i in range(state_dim)),
-        actions if len(actions) == action_dim else _numbered(action_dim, choices),
+        actions if len(actions) == action_dim else numbered,
     )
-
-
-def _numbered(action_dim: int, choices: Sequence[int]) -> Names:
-    if len(choices) < 2:
-        return tuple(f"action {i}" for i in range(action_dim))
-    return tuple(f"action {i} = {k}" for i, count in enumerate(choices) for k in range(count))
 
 
 # --- the observation tables of Gymnasium, version 4 and 5 ---

@@ -78,7 +78,11 @@ def make_environment(env_id: str, rendered: bool) -> Environment:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what matters among them becomes an error
-            options = {"render_mode": "rgb_array", **_drawing_options(env_id)} if rendered else {}
+            options: dict[str, Any] = {"render_mode": "rgb_array"} if rendered else {}
+            if rendered and is_mujoco(env_id):
+                # The camera follows what moves, where a model has one for it. No larger than is
+                # shown: without a GPU that saves half the time
+                options |= {"width": _DRAWN, "height": _DRAWN, "camera_name": "track"}
             return make(env_id, **options)
     except KeyboardInterrupt:
         raise
@@ -90,18 +94,8 @@ def names_in(env_id: str | None, dimensions: Dimensions) -> DimensionNames:
     """Return the names an environment gives a policy's dimensions; those of its id, or numbers."""
     if env_id is not None:
         with suppress(ImelError), closing(make_environment(env_id, rendered=False)) as env:
-            return names_of(env, *dimensions)
-    return names_for(env_id, *dimensions)
-
-
-def _drawing_options(env_id: str) -> dict[str, Any]:
-    """MuJoCo is told to follow what moves, where a model has a camera for it.
-
-    It draws no larger than is shown: without a GPU that saves half the time.
-    """
-    if not is_mujoco(env_id):
-        return {}
-    return {"width": _DRAWN, "height": _DRAWN, "camera_name": "track"}
+            return names_of(env, dimensions)
+    return names_for(env_id, dimensions)
 
 
 def one_line(error: BaseException) -> str:

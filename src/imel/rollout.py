@@ -41,9 +41,8 @@ class EpisodeClock:
     """Which episode each environment is in, and at which of its steps."""
 
     def __init__(self, n_envs: int) -> None:
-        self.next_episode = n_envs
-        self.episodes = np.arange(n_envs)
-        self.steps = np.zeros(n_envs, dtype=np.int64)
+        self.next_episode = 0
+        self.restart(n_envs)
 
     def restart(self, n_envs: int) -> None:
         """All environments were reset."""

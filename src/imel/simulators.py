@@ -18,7 +18,9 @@ _said: set[str] = set()
 def make(env_id: str, **options: Any) -> gymnasium.Env[Any, Any]:
     """Make an environment by its id."""
     if is_mujoco(env_id):
-        _take_warnings()
+        import mujoco  # which takes a while to import, and not every task needs it
+
+        mujoco.set_mju_user_warning(_say_once)
     return gymnasium.make(env_id, **options)
 
 
@@ -27,12 +29,6 @@ def is_mujoco(env_id: str) -> bool:
     spec = gymnasium.registry.get(env_id)
     entry = None if spec is None else spec.entry_point
     return isinstance(entry, str) and entry.startswith("gymnasium.envs.mujoco")
-
-
-def _take_warnings() -> None:
-    import mujoco  # which takes a while to import, and not every task needs it
-
-    mujoco.set_mju_user_warning(_say_once)
 
 
 def _say_once(text: str) -> None:

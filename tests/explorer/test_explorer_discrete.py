@@ -71,7 +71,7 @@ def test_words_say_what_is_done(cart: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_pictures_show_probabilities(cart: Path) -> None:
     policy = ImelPolicy.load(str(cart / "model.safetensors"))
-    names = names_for("CartPole-v1", *policy.dimensions)
+    names = names_for("CartPole-v1", policy.dimensions)
     surface = policy_surface(policy, "a run", names, action=1)
     assert surface.span == (0.0, 1.0)
     assert surface.action_label == "probability of: push right"

@@ -18,8 +18,8 @@ from harness import TRAIN, Baseline, differences_of_runs, go_on, train, wait_unt
 
 from imel import IMeL
 from imel.errors import CheckpointError
+from imel.persistence.model import model_tensors
 from imel.persistence.resume import RunCheckpoints, checkpoints_in, latest_checkpoint
-from imel.persistence.state import model_tensors
 from small import SMALL, differing
 from test_resume import StopAt
 

@@ -102,9 +102,9 @@ def run(argv: Sequence[str]) -> int:
             )
             print(f"{name}: {len(columns['states']):,} transitions in {minari_path(name)}")
     elif arguments.format == "parquet":
-        _write_parquet(Path(target), Insight(model.policy), parts, document)
+        _write_parquet(Path(target), Insight(model.policy, model.dimension_names), parts, document)
     else:
-        insight = Insight(model.policy)
+        insight = Insight(model.policy, model.dimension_names)
         space = insight.features if insight.has_features else insight.normalised
         vectors = {source: space(columns["states"]) for source, columns in parts.items()}
         write_projector(Path(target), vectors, parts)

@@ -140,7 +140,7 @@ def _without(arguments: WhyArguments, ridge: bool) -> tuple[int, ...]:
 
 def _names(policy: ImelPolicy, env_id: str) -> DimensionNames:
     with closing(make_environment(env_id, rendered=False)) as env:
-        return names_of(env, *policy.dimensions)
+        return names_of(env, policy.dimensions)
 
 
 def _explained(

@@ -108,6 +108,11 @@ class _Graph:
             value = self.affine(self.add("Tanh", value) if number else value, weights, bias)
         return value
 
+    def features(self, value: str, network: nn.Sequential, skip: nn.Linear) -> str:
+        """Add a tanh network with a linear path beside it."""
+        linear = self.affine(value, skip.weight.T)
+        return self.add("Add", self.network(value, _layers(network)), linear)
+
     def kernel(self, query: str, keys: Tensor, values: Tensor, normalised: bool = True) -> str:
         """Add the kernel average of `imel.kernels`."""
         centre = keys.mean(dim=0)
@@ -170,12 +175,7 @@ def _ridge_mean(graph: _Graph, state: str, policy: RidgePolicy) -> str:
 def _interpolated_mean(graph: _Graph, state: str, policy: PaperPolicy) -> str:
     model, context = policy.interpolator, policy.context()
     if isinstance(model, MeanKernelInterpolation):
-        features = graph.add(
-            "Add",
-            graph.network(state, _layers(model.network)),
-            graph.affine(state, model.skip.weight.T),
-        )
-        query = graph.affine(features, model.L)
+        query = graph.affine(graph.features(state, model.network, model.skip), model.L)
         keys = model.embed(context.states)
         return graph.kernel(query, keys, context.values, model.options.normalised)
     if isinstance(model, NearestNeighbours):
@@ -203,11 +203,7 @@ def _decoded_mean(graph: _Graph, state: str, context: Context, model: NeuralProc
     (weights, bias), *others = _layers(model.decoder)
     varying = weights[:width]
     if isinstance(model.path, AttentionPath):
-        query = graph.add(
-            "Add",
-            graph.network(state, _layers(model.path.embed)),
-            graph.affine(state, model.path.skip.weight.T),
-        )
+        query = graph.features(state, model.path.embed, model.path.skip)
         keys, encoded = model.path.features(context.states), model.path.encoder(pairs(context))
         inputs = graph.add("Concat", state, graph.kernel(query, keys, encoded), axis=1)
         varying = torch.cat([varying, weights[width + summary[0].numel() :]])

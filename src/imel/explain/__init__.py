@@ -6,7 +6,7 @@ policy + observation -> LessonExplanation of a `RidgePolicy`: the episodes that 
 
 from __future__ import annotations
 
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,47 +26,12 @@ __all__ = [
     "Familiarity",
     "Kind",
     "LessonExplanation",
-    "Many",
-    "One",
     "Rows",
     "chosen_rows",
     "explain",
     "familiarity_of",
     "policy_without",
 ]
-
-One = np.ndarray[tuple[int], np.dtype[Any]]
-Many = np.ndarray[tuple[int, int], np.dtype[Any]]
-
-
-@overload
-def explain(
-    policy: RidgePolicy,
-    observation: One,
-    *,
-    without_lessons: Rows | None = None,
-    names: DimensionNames | None = None,
-) -> LessonExplanation: ...
-
-
-@overload
-def explain(
-    policy: PaperPolicy,
-    observation: One,
-    without: Rows | None = None,
-    without_episodes: Rows | None = None,
-) -> Explanation: ...
-
-
-@overload
-def explain(
-    policy: ImelPolicy,
-    observation: NDArray[Any],
-    without: Rows | None = None,
-    without_episodes: Rows | None = None,
-    without_lessons: Rows | None = None,
-    names: DimensionNames | None = None,
-) -> Any: ...
 
 
 def explain(
@@ -77,7 +42,7 @@ def explain(
     without_lessons: Rows | None = None,
     names: DimensionNames | None = None,
 ) -> Any:
-    """Explain the policy's mean at an observation, or at each of several.
+    """Explain the policy's mean at an observation, or at each of several, which gives a list.
 
     A `RidgePolicy` is explained by its lessons (`LessonExplanation`), one of the paper's policies
     by its memories (`Explanation`).
@@ -95,7 +60,7 @@ def explain(
     refuse_other_family(policy, memories, without_lessons is not None)
     width = states.shape[-1]
     tensors = torch.as_tensor(states.reshape(-1, width), device=policy.device)
-    named = names or names_for(None, *policy.dimensions)
+    named = names or names_for(None, policy.dimensions)
     explained: list[Any]
     if isinstance(policy, RidgePolicy):
         if without_lessons is not None and len(without_lessons):

@@ -24,6 +24,9 @@ Kind = Literal["sum", "attention", "sensitivity", "none"]
 `none`: memories take no part in the answer (the regressor); they are in order of distance.
 """
 
+COLUMNS = ("states", "actions", "means", "improved_means", "advantages", "episodes", "steps")
+"""The columns of the memory that an explanation shows."""
+
 _CONNECTION: dict[Kind, str] = {
     "sum": "is the sum of what {count:,} memories add, and rests on about {about} of them",
     "attention": "comes from a network whose attention rests on about {about} of {count:,} "
@@ -125,10 +128,7 @@ class Explanation(Readable):
     @staticmethod
     def columns() -> tuple[str, ...]:
         """The fields that are columns of the memory."""
-        return (
-            *("improved_means", "means", "actions", "advantages"),
-            *("states", "episodes", "steps"),
-        )
+        return COLUMNS
 
     @property
     def exact(self) -> bool:

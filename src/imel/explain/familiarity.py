@@ -48,8 +48,7 @@ class Familiarity:
             return np.full(len(states), np.nan)
         near = torch.cat([self._nearest(part) for part in self._parts(self._embed(states))])
         nearer = torch.searchsorted(self._reference, near - _ROUNDING)
-        scores: NDArray[Any] = 1.0 - nearer.cpu().numpy() / len(self._reference)
-        return scores
+        return np.asarray(1.0 - nearer.cpu().numpy() / len(self._reference))
 
     def _parts(self, rows: Tensor) -> list[Tensor]:
         size = max(1, _AT_ONCE // len(self._keys))
@@ -73,7 +72,4 @@ class Familiarity:
 
 def familiarity_of(policy: ImelPolicy) -> Familiarity:
     """Return the scores of a policy as it stands; made once, and again after it has changed."""
-    if "familiarity" not in policy.cache:
-        policy.cache["familiarity"] = Familiarity(policy)
-    known: Familiarity = policy.cache["familiarity"]
-    return known
+    return policy.cached("familiarity", lambda: Familiarity(policy))

@@ -67,7 +67,7 @@ def _returns(why: LessonExplanation, mostly: Array) -> str:
     return f"when returns {verb} from {number(before)} to {number(after)}"
 
 
-def sensitivity_words(why: LessonExplanation) -> str:
+def sensitivity_sentence(why: LessonExplanation) -> str:
     """Name the state dimensions that the mean changes most with."""
     sizes = np.linalg.norm(why.sensitivity, axis=0)  # [d_s]
     if not sizes.any():

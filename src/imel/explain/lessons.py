@@ -19,14 +19,13 @@ from torch import Tensor
 from imel.distributions import Distribution
 from imel.errors import ImelError
 from imel.explain import lesson_words
-from imel.explain.explanation import Readable
+from imel.explain.explanation import COLUMNS, Readable
 from imel.explain.familiarity import familiarity_of
 from imel.names import DimensionNames
 from imel.policy import RidgePolicy
 
 Array = NDArray[Any]
 
-COLUMNS = ("states", "actions", "means", "improved_means", "advantages", "episodes", "steps")
 _MOSTLY = 0.5
 """`mostly`: the fewest lessons with this share of all that speaks for the mean."""
 _SPEAKS = 0.01
@@ -173,17 +172,9 @@ class LessonExplanation(Readable):
         order = np.lexsort((columns["steps"], columns["episodes"]))
         return Moments(rows[order], **{name: values[order] for name, values in columns.items()})
 
-    def sentence(self) -> str:
-        """Where the mean comes from, in words."""
-        return lesson_words.sentence(self)
-
-    def sensitivity_sentence(self) -> str:
-        """Name the state dimensions that the mean changes most with."""
-        return lesson_words.sensitivity_words(self)
-
-    def table(self, count: int) -> list[tuple[str, ...]]:
-        """Return the first lessons in words, under the headings."""
-        return lesson_words.table(self, count)
+    sentence = lesson_words.sentence
+    sensitivity_sentence = lesson_words.sensitivity_sentence
+    table = lesson_words.table
 
     def __str__(self) -> str:
         return f"{super().__str__()}\n{self.sensitivity_sentence()}"
@@ -250,11 +241,10 @@ def _table(policy: RidgePolicy, contributions: Tensor) -> LessonContributions:
 
 def _remembered(policy: RidgePolicy) -> Mapping[str, Array]:
     """Return a copy of the memory, made once until the policy changes."""
-    if "remembered" not in policy.cache:
-        columns = {name: policy.memory.column(name).clone().cpu().numpy() for name in COLUMNS}
-        policy.cache["remembered"] = columns
-    found: Mapping[str, Array] = policy.cache["remembered"]
-    return found
+    column = policy.memory.column
+    return policy.cached(
+        "remembered", lambda: {name: column(name).clone().cpu().numpy() for name in COLUMNS}
+    )
 
 
 def lesson_rows(firsts: Array, counts: Array, episodes: Array) -> Array:

@@ -145,8 +145,7 @@ def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
     """  # [L]
     taught = policy.lessons.column("coefficients")
     squares = ((_moments(policy) @ taught) * taught).sum(dim=(1, 2))
-    sizes: NDArray[Any] = squares.clamp_min(0.0).sqrt().cpu().numpy()
-    return sizes
+    return np.asarray(squares.clamp_min(0.0).sqrt().cpu())
 
 
 def lesson_shares(policy: RidgePolicy) -> NDArray[Any]:
@@ -158,8 +157,7 @@ def lesson_shares(policy: RidgePolicy) -> NDArray[Any]:
     """  # [L]
     taught = policy.lessons.column("coefficients")
     along = (taught * (_moments(policy) @ policy.coefficients.float())).sum(dim=(1, 2)).double()
-    shares: NDArray[Any] = (along / along.sum()).nan_to_num().cpu().numpy()
-    return shares
+    return np.asarray((along / along.sum()).nan_to_num().cpu())
 
 
 def _moments(policy: RidgePolicy) -> torch.Tensor:
@@ -173,14 +171,12 @@ def _moments(policy: RidgePolicy) -> torch.Tensor:
 def largest_lessons(policy: RidgePolicy, count: int) -> NDArray[Any]:
     """Return the episodes of the lessons that carry the largest shares of the policy."""
     order = np.argsort(-lesson_shares(policy), kind="stable")
-    episodes: NDArray[Any] = policy.lessons.column("episodes").cpu().numpy()[order[:count]]
-    return episodes
+    return _episodes(policy)[order[:count]]
 
 
 def random_lessons(policy: RidgePolicy, count: int, seed: int) -> NDArray[Any]:
     """Return the episodes of as many lessons drawn at random."""
-    episodes: NDArray[Any] = policy.lessons.column("episodes").cpu().numpy()
-    return np.random.default_rng(seed).permutation(episodes)[:count]
+    return np.random.default_rng(seed).permutation(_episodes(policy))[:count]
 
 
 def similar_lessons(policy: RidgePolicy, states: NDArray[Any], count: int) -> NDArray[Any]:
@@ -194,13 +190,10 @@ def similar_lessons(policy: RidgePolicy, states: NDArray[Any], count: int) -> ND
         some = torch.as_tensor(states[:: -(-len(states) // _COMPARED)], device=policy.device)
         places = policy.normaliser(kept.flatten(0, 1))
         distances = torch.cdist(policy.normaliser(some), places)  # [n, L k]
-    order = (
-        distances.view(len(some), *kept.shape[:2])
-        .amin(dim=2)
-        .mean(dim=0)
-        .argsort(stable=True)
-        .cpu()
-        .numpy()
-    )
-    episodes: NDArray[Any] = policy.lessons.column("episodes").cpu().numpy()[order[:count]]
-    return episodes
+    apart = distances.view(len(some), *kept.shape[:2]).amin(dim=2).mean(dim=0)
+    order = apart.argsort(stable=True).cpu().numpy()
+    return np.asarray(_episodes(policy)[order[:count]])
+
+
+def _episodes(policy: RidgePolicy) -> NDArray[Any]:
+    return policy.lessons.column("episodes").cpu().numpy()

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.signal import lfilter
 from torch import Tensor
 
 from imel.errors import ImelError
@@ -91,11 +92,8 @@ def _features(policy: RidgePolicy, states: Array) -> Tensor:
 
 
 def _returns_to_go(rewards: Array, gamma: float) -> Tensor:
-    total, returns = 0.0, torch.empty(len(rewards), dtype=torch.float64)
-    for t in reversed(range(len(rewards))):
-        total = float(rewards[t]) + gamma * total
-        returns[t] = total
-    return returns
+    discounted = lfilter([1.0], [1.0, -gamma], rewards[::-1].astype(np.float64))
+    return torch.from_numpy(discounted[::-1].copy())
 
 
 def _ridge(features: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:

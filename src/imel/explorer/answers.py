@@ -22,7 +22,6 @@ from imel.errors import ImelError
 from imel.explain.lesson_words import episode_words, steps_words
 from imel.explorer.insight import Answer, Insight
 from imel.explorer.lessons import LessonInsight
-from imel.names import DimensionNames
 from imel.pictures.curve import read_curve
 from imel.pictures.nearby import episode_trend
 from imel.runs import layout
@@ -38,7 +37,7 @@ _DOTS = 2000
 """Episodes of the learning curve that are drawn as dots."""
 
 
-def describe(insight: Insight, names: DimensionNames) -> dict[str, Any]:
+def describe(insight: Insight) -> dict[str, Any]:
     """A model in a few numbers."""
     return {
         "policy": type(insight.policy).__name__,
@@ -49,8 +48,8 @@ def describe(insight: Insight, names: DimensionNames) -> dict[str, Any]:
         "weighted": insight.weighted,
         "projection": insight.first_projection,
         "has_features": insight.has_features,
-        "state_names": names.state,
-        "action_names": names.action,
+        "state_names": insight.names.state,
+        "action_names": insight.names.action,
     }
 
 

@@ -29,8 +29,11 @@ def _on_map(
 OnMap = Annotated[tuple[str, Projection, int, int], Depends(_on_map)]
 
 
-class _Body(BaseModel):
+class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class _Body(_Strict):
     model: str = Field(pattern=r"^m\d{1,4}(e\d{1,6})?$")
 
 
@@ -61,10 +64,9 @@ class EvaluateBody(_Body):
     episodes: int = Field(default=8, ge=1, le=32)
 
 
-class StopBody(BaseModel):
+class StopBody(_Strict):
     """A job to stop."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     job: str = Field(pattern=r"^j\d{1,9}$")
 
 
@@ -82,11 +84,6 @@ def make_router(session: Session) -> APIRouter:
     return router
 
 
-def _described(session: Session, key: str) -> dict[str, Any]:
-    insight = session.insight(key)
-    return describe(insight, session.names_for(insight.policy))
-
-
 def _add_models(router: APIRouter, session: Session) -> None:
     @router.get("/run")
     def run() -> dict[str, Any]:
@@ -95,7 +92,7 @@ def _add_models(router: APIRouter, session: Session) -> None:
             "title": files.title,
             "env": files.env,
             "curve": session.curve,
-            "newest": _described(session, session.newest),
+            "newest": describe(session.insight(session.newest)),
             "models": [
                 {"key": f"m{number}"}
                 | {n: getattr(stored, n) for n in ("label", "iteration", "timesteps", "problem")}
@@ -105,7 +102,7 @@ def _add_models(router: APIRouter, session: Session) -> None:
 
     @router.get("/model")
     def model(model: ModelKey) -> dict[str, Any]:
-        return _described(session, model)
+        return describe(session.insight(model))
 
     @router.get("/map")
     def points(model: ModelKey, on: OnMap) -> Response:
@@ -187,7 +184,7 @@ def _add_actions(router: APIRouter, session: Session) -> None:
     @router.post("/forget")
     def forget(body: ForgetBody) -> dict[str, Any]:
         key = session.forget(body.model, body.rows)
-        return {"model": key, **_described(session, key)}
+        return {"model": key, **describe(session.insight(key))}
 
     @router.post("/play")
     def play(body: PlayBody) -> dict[str, str]:

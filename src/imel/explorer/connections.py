@@ -50,7 +50,8 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget about the connection."""
         self._forget_deadline()
-        self._forget_stall()
+        if self._stall is not None:
+            self._stall.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -60,7 +61,8 @@ class Connection(H11Protocol):
 
     def resume_writing(self) -> None:
         """Go on sending."""
-        self._forget_stall()
+        if self._stall is not None:
+            self._stall.cancel()
         super().resume_writing()
 
     def drop(self) -> None:
@@ -78,11 +80,6 @@ class Connection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-
-    def _forget_stall(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no HTTP, with the headers of every answer."""

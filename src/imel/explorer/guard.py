@@ -7,11 +7,11 @@ changes or starts something must carry a header that no foreign form can send.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection
-from typing import Any
 
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 OWN_HEADER = "x-imel-explorer"
@@ -49,14 +49,6 @@ AT_ONCE = 32
 """Requests that are answered at the same time."""
 
 
-class RefusedError(Exception):
-    """A request that goes no further."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
-
-
 class Guard:
     """Stands before the application."""
 
@@ -82,9 +74,10 @@ class Guard:
             self._check(scope)
             body = await _read(receive)
             if self._answering >= AT_ONCE:
-                raise RefusedError(503, "too much is asked at once; try again")
-        except RefusedError as refused:
-            await _refuse(marked, refused)
+                raise HTTPException(503, "too much is asked at once; try again")
+        except HTTPException as refused:
+            document, headers = {"error": refused.detail}, {"connection": "close"}
+            await JSONResponse(document, refused.status_code, headers)(scope, receive, marked)
             return
 
         sent = False
@@ -106,28 +99,28 @@ class Guard:
         headers = _single_headers(scope)
         host = headers.get("host", "").lower()
         if host not in self._hosts:
-            raise RefusedError(403, "this server does not answer to that Host")
+            raise HTTPException(403, "this server does not answer to that Host")
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"http://{host}":
-            raise RefusedError(403, "requests from other origins are refused")
+            raise HTTPException(403, "requests from other origins are refused")
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            raise RefusedError(403, "requests from other sites are refused")
+            raise HTTPException(403, "requests from other sites are refused")
         raw = scope.get("raw_path") or scope["path"].encode()
         path = raw.decode("latin-1").partition("?")[0]
         if not _PATH.fullmatch(path) or "//" in path or ".." in path:
-            raise RefusedError(400, "there is no such path")
+            raise HTTPException(400, "there is no such path")
         if len(scope["query_string"]) > LONGEST_QUERY:
-            raise RefusedError(400, f"a query has at most {LONGEST_QUERY} bytes")
+            raise HTTPException(400, f"a query has at most {LONGEST_QUERY} bytes")
         if scope["method"] == "POST":
             if OWN_HEADER not in headers:
-                raise RefusedError(403, f"a POST needs the header {OWN_HEADER}")
+                raise HTTPException(403, f"a POST needs the header {OWN_HEADER}")
             if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-                raise RefusedError(400, "the body of a POST is JSON, and says so")
+                raise HTTPException(400, "the body of a POST is JSON, and says so")
         elif scope["method"] not in ("GET", "HEAD"):
-            raise RefusedError(400, "only GET and POST are answered")
+            raise HTTPException(400, "only GET and POST are answered")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > LARGEST_BODY:
-            raise RefusedError(400, f"a body has at most {LARGEST_BODY} bytes")
+            raise HTTPException(400, f"a body has at most {LARGEST_BODY} bytes")
 
 
 def _single_headers(scope: Scope) -> dict[str, str]:
@@ -136,7 +129,7 @@ def _single_headers(scope: Scope) -> dict[str, str]:
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
         if key in found and key in ("host", "origin", "content-length", "content-type"):
-            raise RefusedError(400, f"the header {key} came twice")
+            raise HTTPException(400, f"the header {key} came twice")
         found[key] = value.decode("latin-1")
     return found
 
@@ -146,16 +139,9 @@ async def _read(receive: Receive) -> bytes:
     while True:
         message = await receive()
         if message["type"] != "http.request":
-            raise RefusedError(400, "the request ended before its body")
+            raise HTTPException(400, "the request ended before its body")
         body += message.get("body", b"")
         if len(body) > LARGEST_BODY:
-            raise RefusedError(400, f"a body has at most {LARGEST_BODY} bytes")
+            raise HTTPException(400, f"a body has at most {LARGEST_BODY} bytes")
         if not message.get("more_body", False):
             return bytes(body)
-
-
-async def _refuse(send: Any, refused: RefusedError) -> None:
-    content = json.dumps({"error": str(refused)}).encode()
-    headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})

@@ -8,7 +8,7 @@ lessons instead: see `lessons`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 from imel.errors import ImelError
 from imel.explain import familiarity_of, policy_without
 from imel.interpolators.base import Weighted, effective_neighbours
+from imel.names import DimensionNames
 from imel.policy import ImelPolicy, MkiPolicy, PaperPolicy
 
 Array = NDArray[Any]
@@ -51,8 +52,10 @@ class Insight:
     kind = "memories"
     """What its rows are: the points of the map, which can be forgotten."""
 
-    def __init__(self, policy: ImelPolicy, forgotten: Array | None = None) -> None:
-        self.policy = policy
+    def __init__(
+        self, policy: ImelPolicy, names: DimensionNames, forgotten: Array | None = None
+    ) -> None:
+        self.policy, self.names = policy, names
         self.rows = self._count()
         self.forgotten = np.zeros(self.rows, dtype=bool) if forgotten is None else forgotten
         self.left = policy if forgotten is None else self._reduced()
@@ -69,15 +72,11 @@ class Insight:
         if not self.rows:
             raise ImelError("the model remembers nothing yet: it has not been trained")
 
-    def without(self, rows: Array) -> Insight:
-        """Return the same policy without some more of its memories."""
-        return Insight(self.policy, self.and_forgotten(rows))
-
-    def and_forgotten(self, rows: Array) -> Array:
-        """Return for each row whether it is forgotten when some more are."""
+    def without(self, rows: Array) -> Self:
+        """Return the same policy without some more of its rows."""
         forgotten = self.forgotten.copy()
         forgotten[rows] = True
-        return forgotten
+        return type(self)(self.policy, self.names, forgotten)
 
     def table(self) -> dict[str, Array]:
         """Return the columns that a page needs of every row."""

@@ -6,8 +6,7 @@ order of the run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,10 +18,9 @@ from imel.explain import LessonExplanation, policy_without
 from imel.explain.lessons import contributions_at, explain_lessons
 from imel.explain.reduced import lesson_sizes
 from imel.explorer.insight import Colour, Insight, Projection
-from imel.explorer.memory_map import INSIDE, Colouring, scaled_colours
+from imel.explorer.memory_map import Colouring, Plane, plane_through, scaled_colours
 from imel.names import DimensionNames
 from imel.pictures.lessons import spread
-from imel.pictures.plane import principal_components
 from imel.policy import ImelPolicy, RidgePolicy
 
 Array = NDArray[Any]
@@ -42,20 +40,6 @@ class LessonInsight(Insight):
     kind = "lessons"
     policy: RidgePolicy
     left: RidgePolicy
-
-    def __init__(
-        self,
-        policy: RidgePolicy,
-        forgotten: Array | None = None,
-        *,
-        names: DimensionNames,
-    ) -> None:
-        self.names = names
-        super().__init__(policy, forgotten)
-
-    def without(self, rows: Array) -> LessonInsight:
-        """Return the same policy without some more of its lessons."""
-        return LessonInsight(self.policy, self.and_forgotten(rows), names=self.names)
 
     def _count(self) -> int:
         return len(self.policy.lessons)
@@ -105,8 +89,7 @@ class LessonInsight(Insight):
         kept = self.lessons("samples")[rows]  # [n, k, d_s]
         places = self.normalised(kept.reshape(-1, kept.shape[2])).reshape(kept.shape)
         distances = np.linalg.norm(places - self.normalised(state[None]), axis=2)
-        nearest: Array = distances.argmin(axis=1)
-        return nearest
+        return np.asarray(distances.argmin(axis=1))
 
     def moment(self, row: int, number: int) -> Array:
         """Return one of the states that are kept of a lesson."""
@@ -118,57 +101,25 @@ class LessonInsight(Insight):
 
 def insight_of(policy: ImelPolicy, names: DimensionNames) -> Insight:
     """Return what is asked of a policy: about its lessons, or about its memories."""
-    if isinstance(policy, RidgePolicy):
-        return LessonInsight(policy, names=names)
-    return Insight(policy)
+    return (LessonInsight if isinstance(policy, RidgePolicy) else Insight)(policy, names)
 
 
-@dataclass(frozen=True, eq=False)
-class LessonPlane:
-    """How lessons become points of the map; states have no place on it."""
-
-    labels: tuple[str, str]
-    _compared: Array | None  # [n, d_s] states at which teachings are compared, or None over the run
-    _origin: Array  # [d]
-    _directions: Array  # [2, d]
-    _centre: Array  # [2]
-    _scale: Array  # [2]
-
-    def rows(self, insight: Insight) -> Array:
-        """Where the lessons of a model lie."""  # [L, 2]
-        assert isinstance(insight, LessonInsight)
-        along = (_coordinates(insight, self._compared) - self._origin) @ self._directions.T
-        return ((along - self._centre) * self._scale).astype(np.float32)
-
-    def points(self, states: Array) -> None:
-        """States are not on this map."""
-        del states
-
-
-def make_lesson_plane(insight: LessonInsight, projection: Projection) -> LessonPlane:
+def make_lesson_plane(insight: LessonInsight, projection: Projection) -> Plane:
     """The plane of a model's lessons: over the run, or by what they taught."""
     if projection not in ("run", "taught"):
         raise ImelError(f"lessons have no map by '{projection}'")
     insight.require_memories()
+    if projection == "run":
+        over = ("steps of the run", "return"), np.eye(2)
+        return plane_through(insight, partial(_coordinates, compared=None), axes=over)
     remembered = insight.column("states")
-    some = remembered[:: -(-len(remembered) // _COMPARED)] if projection == "taught" else None
-    coordinates = _coordinates(insight, some)
-    if some is None:
-        origin, directions = np.zeros(2), np.eye(2)
-        labels = ("steps of the run", "return")
-    else:
-        parts = principal_components(torch.from_numpy(coordinates))
-        origin, directions, shares = (part.numpy() for part in parts)
-        first, second = (f"taught component {i + 1} ({shares[i]:.0%})" for i in range(2))
-        labels = (first, second)
-    along = (coordinates - origin) @ directions.T
-    low, high = along.min(axis=0), along.max(axis=0)
-    scale = 2.0 * INSIDE / np.maximum(high - low, 1e-9)
-    return LessonPlane(labels, some, origin, directions, (low + high) / 2, scale)
+    some = remembered[:: -(-len(remembered) // _COMPARED)]
+    return plane_through(insight, partial(_coordinates, compared=some), name="taught")
 
 
-def _coordinates(insight: LessonInsight, compared: Array | None) -> Array:
+def _coordinates(insight: Insight, compared: Array | None) -> Array:
     """Place lessons in time and by their returns, or by what they add at some states."""
+    assert isinstance(insight, LessonInsight)
     if compared is None:
         table = insight.table()
         return np.stack([table["places"], table["returns"]], axis=1)

@@ -28,29 +28,65 @@ _SAMPLE = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """How raw states become points of the map."""
+    """How the rows of a model become points of the map, and raw states if they have a place there.
+
+    Nearly all rows that it was made from are within [-1, 1].
+    """
 
     labels: tuple[str, str]
-    _space: Callable[[Array], Array]  # raw states [n, d_s] -> the space the plane lies in
+    _coordinates: Callable[[Insight], Array]  # a model -> its rows in the plane's space [N, d]
+    _space: Callable[[Array], Array] | None  # raw states [n, d_s] -> that space
     _origin: Array  # [d]
     _directions: Array  # [2, d]
     _centre: Array  # [2]
     _scale: Array  # [2]
 
     def rows(self, insight: Insight) -> Array:
-        """Where the memories of a model lie."""  # [N, 2]
-        return self.points(insight.column("states"))
+        """Where the memories or lessons of a model lie."""  # [N, 2]
+        return self._placed(self._coordinates(insight))
 
-    def points(self, states: Array) -> Array:
-        """Where raw states lie, nearly all memories it was made from within [-1, 1]."""  # [n, 2]
-        along = (self._space(states) - self._origin) @ self._directions.T
+    def points(self, states: Array) -> Any:
+        """Where raw states lie; None on a map of lessons, which has no place for them."""  # [n, 2]
+        return None if self._space is None else self._placed(self._space(states))
+
+    def _placed(self, coordinates: Array) -> Array:
+        along = (coordinates - self._origin) @ self._directions.T
         return ((along - self._centre) * self._scale).astype(np.float32)
+
+
+def plane_through(
+    insight: Insight,
+    coordinates: Callable[[Insight], Array],
+    space: Callable[[Array], Array] | None = None,
+    *,
+    name: str = "",
+    axes: tuple[tuple[str, str], Array] | None = None,
+    strays: float = 0.0,
+) -> Plane:
+    """The plane of a model's rows along two axes, or along their principal components.
+
+    :param name: what the components are components of
+    :param axes: their labels, and their directions [2, d]
+    :param strays: per cent of the rows at either end that may lie further out
+    """
+    places = coordinates(insight).astype(np.float64)
+    if axes is None:
+        sample = torch.from_numpy(places[:: max(1, len(places) // _SAMPLE)])
+        origin, directions, shares = (part.numpy() for part in principal_components(sample))
+        first, second = (f"{name} component {i + 1} ({shares[i]:.0%})" for i in range(2))
+        labels = (first, second)
+    else:
+        labels, directions = axes
+        origin = np.zeros(places.shape[1])
+    along = (places - origin) @ directions.T
+    low, high = np.percentile(along, [strays, 100.0 - strays], axis=0)
+    scale = 2.0 * INSIDE / np.maximum(high - low, 1e-9)
+    return Plane(labels, coordinates, space, origin, directions, (low + high) / 2, scale)
 
 
 def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1) -> Plane:
     """The plane of a checkpoint's memories; x and y choose two dimensions of the state."""
     insight.require_memories()
-    states = insight.column("states")
     spaces: dict[Projection, Callable[[Array], Array]] = {
         "features": insight.features,
         "states": insight.normalised,
@@ -59,24 +95,19 @@ def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1)
     if projection not in spaces:
         raise ImelError(f"memories have no map by '{projection}'")
     space = spaces[projection]
-    coordinates = space(states).astype(np.float64)
-    width = coordinates.shape[1]
+    axes = None
     if projection == "dimensions":
+        width = insight.policy.state_dim
         for dimension in (x, y):
             if not 0 <= dimension < width:
                 raise ImelError(f"the state has dimensions 0 to {width - 1}, not {dimension}")
-        origin, directions = np.zeros(width), np.eye(width)[[x, y]]
-        labels = (f"state {x}", f"state {y}")
-    else:
-        sample = torch.from_numpy(coordinates[:: max(1, len(coordinates) // _SAMPLE)])
-        origin, directions, shares = (part.numpy() for part in principal_components(sample))
-        name = "z" if projection == "features" else "state"
-        first, second = (f"{name} component {i + 1} ({shares[i]:.0%})" for i in range(2))
-        labels = (first, second)
-    along = (coordinates - origin) @ directions.T
-    low, high = np.percentile(along, [0.2, 99.8], axis=0)  # a few strays may lie further out
-    scale = 2.0 * INSIDE / np.maximum(high - low, 1e-9)
-    return Plane(labels, space, origin, directions, (low + high) / 2, scale)
+        axes = (f"state {x}", f"state {y}"), np.eye(width)[[x, y]]
+
+    def rows(of: Insight) -> Array:
+        return space(of.column("states"))
+
+    name = "z" if projection == "features" else "state"
+    return plane_through(insight, rows, space, name=name, axes=axes, strays=0.2)
 
 
 @dataclass(frozen=True)
@@ -136,5 +167,4 @@ def episode_returns(insight: Insight) -> Array:
     """For each memory the sum of rewards over those steps of its episode that are remembered."""
     _, member = np.unique(insight.column("episodes"), return_inverse=True)
     totals = np.bincount(member, weights=insight.column("rewards"))
-    returned: Array = totals[member]
-    return returned
+    return np.asarray(totals[member])

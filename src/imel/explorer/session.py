@@ -22,13 +22,7 @@ from imel.explorer.answers import describe_curve, describe_step
 from imel.explorer.episodes import Episode, record, remembered
 from imel.explorer.insight import Colour, Insight, Projection
 from imel.explorer.jobs import Job, Jobs
-from imel.explorer.lessons import (
-    LessonInsight,
-    LessonPlane,
-    insight_of,
-    lesson_colours,
-    make_lesson_plane,
-)
+from imel.explorer.lessons import LessonInsight, insight_of, lesson_colours, make_lesson_plane
 from imel.explorer.memory_map import Colouring, Plane, colouring, make_plane
 from imel.names import DimensionNames
 from imel.pictures.rendering import UnclearStateError, picture, pose
@@ -39,7 +33,6 @@ from imel.runs.stored import StoredRun
 
 Array = NDArray[Any]
 Value = TypeVar("Value")
-AnyPlane = Plane | LessonPlane
 
 _KEY = re.compile(r"m(\d{1,4})(e\d{1,6})?")
 
@@ -72,7 +65,7 @@ class Session:
         self.jobs = Jobs()
         self._insights: Recent[Insight] = Recent(8)
         self._forgotten: Recent[Array] = Recent(256)
-        self._planes: Recent[AnyPlane] = Recent(32)
+        self._planes: Recent[Plane] = Recent(32)
         self._points: Recent[Array] = Recent(8)
         self._episodes: Recent[Episode] = Recent(8)
         self._returns: Recent[list[float]] = Recent(256)
@@ -104,11 +97,6 @@ class Session:
             describe_step(insight, insight.column("states")[0])  # computes what all answers share
         return insight
 
-    def names_for(self, policy: ImelPolicy) -> DimensionNames:
-        """Return the names of a model's dimensions, as the environment gives them, or numbers."""
-        self._names = self._names or names_in(self.run.env, policy.dimensions)
-        return self._names
-
     # --- models ---
 
     def insight(self, key: str) -> Insight:
@@ -129,7 +117,8 @@ class Session:
         if stored.problem is not None:
             raise ImelError(stored.problem)
         policy = ImelPolicy.load(str(stored.path))
-        return insight_of(policy, self.names_for(policy))
+        self._names = self._names or names_in(self.run.env, policy.dimensions)
+        return insight_of(policy, self._names)
 
     def forget(self, key: str, rows: list[int]) -> str:
         """The key of a copy that has never known some rows."""
@@ -143,11 +132,11 @@ class Session:
         self._insights.obtain(name, lambda: reduced)
         return name
 
-    def plane(self, key: str, projection: Projection, x: int, y: int) -> AnyPlane:
+    def plane(self, key: str, projection: Projection, x: int, y: int) -> Plane:
         """The map's plane; that of an edited model is the whole one's."""
         whole = key.partition("e")[0]
 
-        def make() -> AnyPlane:
+        def make() -> Plane:
             insight = self.insight(whole)
             if isinstance(insight, LessonInsight):
                 return make_lesson_plane(insight, projection)

@@ -119,8 +119,7 @@ class NeuralProcess(Interpolator):
     ) -> tuple[Latent, Latent, Tensor, Tensor]:
         """q(z | all), q(z | C^-m) and the size of each left-out episode m; each target's m."""
         encoded = self.encoder(pairs(context))  # [N, h]
-        sums, sizes, member = left_out_sums(encoded, context, targets)
-        without = (encoded.sum(dim=0) - sums) / (len(context) - sizes)[:, None]
+        without, sizes, member = left_out_means(encoded, context, targets)
         return self.latent(encoded.mean(dim=0)), self.latent(without), sizes, member
 
     def _answer(self, context: Context, targets: Context, z: Tensor) -> Prediction:
@@ -173,24 +172,22 @@ class MeanPath(DeterministicPath):
 
     def leave_one_out(self, context: Context, targets: Context) -> Tensor:
         """The mean over the memories of other episodes."""
-        encoded = self.encoder(pairs(context))
-        sums, sizes, member = left_out_sums(encoded, context, targets)
-        without: Tensor = (encoded.sum(dim=0) - sums) / (len(context) - sizes)[:, None]
+        without, _, member = left_out_means(self.encoder(pairs(context)), context, targets)
         return without[member]
 
 
-def left_out_sums(
+def left_out_means(
     encoded: Tensor, context: Context, targets: Context
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """For each episode m among the targets the sum [M, h] and number [M] of its rows in the
-    context, and for each target its episode's place [T]."""
+    """For each episode m among the targets the mean [M, h] of the context's rows without it and
+    the number [M] of its rows there, and for each target its episode's place [T]."""
     episodes, member = torch.unique(targets.episodes, return_inverse=True)
     place = torch.searchsorted(episodes, context.episodes).clamp_max(episodes.numel() - 1)
     own = (episodes[place] == context.episodes).to(encoded.dtype)  # [N]
     sums = encoded.new_zeros(episodes.numel(), encoded.shape[1])
     sums = sums.index_add(0, place, encoded * own[:, None])
     sizes = encoded.new_zeros(episodes.numel()).index_add(0, place, own)
-    return sums, sizes, member
+    return (encoded.sum(dim=0) - sums) / (len(context) - sizes)[:, None], sizes, member
 
 
 def pairs(context: Context) -> Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from typing import Any, Self
 
+import numpy as np
 import torch
 from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.type_aliases import GymEnv
+from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -18,7 +20,16 @@ from imel.errors import CheckpointError, ImelError, SpaceError
 from imel.normaliser import ReturnScale
 from imel.persistence import checkpoint
 from imel.persistence.contents import check_tensors
-from imel.persistence.manifest import model_document, progress_of, require_entries, restore_progress
+from imel.persistence.model import (
+    MODULES,
+    generators_of,
+    load_tensors,
+    model_document,
+    model_tensors,
+    progress_of,
+    require_entries,
+    restore_progress,
+)
 from imel.persistence.spaces import spaces_from_tensors
 from imel.persistence.standing import (
     PART,
@@ -30,7 +41,6 @@ from imel.persistence.standing import (
     restore_environments,
     standing_parts,
 )
-from imel.persistence.state import MODULES, generators_of, load_tensors, model_tensors
 from imel.policy import ImelPolicy
 from imel.policy.files import require_finite_answers
 from imel.rollout import EpisodeClock
@@ -69,20 +79,32 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
     resumed_iteration: int | None = None
     """The iteration at which this process took the run up again."""
 
-    @classmethod
-    @abstractmethod
-    def _blank(cls, policy: str | type[ImelPolicy], **arguments: Any) -> Self:
-        """One without environment, spaces or networks yet."""
+    def _make_policy(self) -> ImelPolicy:
+        policy: ImelPolicy = self.policy_class(  # type: ignore[assignment]
+            self.observation_space,
+            self.action_space,
+            **self.policy_class.settings_arguments(self.settings),  # type: ignore[attr-defined]
+            **self.policy_kwargs,
+        )
+        return policy
 
-    @abstractmethod
-    def _make_policy(self) -> ImelPolicy: ...
+    def _require_env(self) -> VecEnv:
+        if self.env is None:
+            raise ImelError("an environment is needed to learn")
+        return self.env
 
-    @abstractmethod
-    def _make_critic(self, state_dim: int) -> Critic: ...
-
-    @abstractmethod
     def restart_environments(self) -> None:
         """Reset every environment, seeded by run and iteration; running episodes end here."""
+        env = self._require_env()
+        if self.seed is not None:
+            sequence = np.random.SeedSequence([self.seed, self.iteration, self.faults])
+            env.seed(int(sequence.generate_state(1)[0]))
+        self._last_obs = env.reset()  # type: ignore[assignment]
+        self._environments_were_reset()
+
+    def _environments_were_reset(self) -> None:
+        self.clock.restart(self.n_envs)
+        self.return_scale.restart()
 
     @property
     def optimizer_names(self) -> list[str]:
@@ -157,13 +179,33 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
         A policy class of your own has to be named by `policy_class`: files hold no code. Random
         numbers go on where they were when the model was saved, or start anew from a `seed`.
         """
-        model, _, _ = cls._load(
-            path,
-            device,
-            policy_class,
-            {"tensorboard_log": tensorboard_log, "verbose": verbose},
-            settings,
-        )
+        tensors, document = checkpoint.read(path)
+        require_entries(document, path)
+        blank: dict[str, Any] = {
+            "env": None,
+            "policy_kwargs": document["policy_kwargs"],
+            "stats_window_size": document["stats_window_size"],
+            "device": device,
+            "seed": document["seed"],
+            "tensorboard_log": tensorboard_log,
+            "verbose": verbose,
+            "_init_setup_model": False,
+        }
+        with checkpoint.building(path):
+            policy = policy_class or document["policy"]
+            model = cls(policy, **blank, **document["settings"])
+        if settings:
+            model = cls(policy, **blank, **{**document["settings"], **settings})
+        model.observation_space, model.action_space = spaces_from_tensors(tensors, path)
+        model.n_envs = document["n_envs"]
+        model._check_sizes(tensors, path)
+        model._setup_model()
+        load_tensors(model, _without_environments(tensors), path)
+        if PART in document:
+            check_environments(model, tensors, document[PART], path)
+        restore_progress(model, document["progress"])
+        model.run_id, model.plan = document["run"]["id"], document["run"]["plan"]
+        require_finite_answers(model.policy, path)
         if seed is not None:
             model.seed = seed
             model.generator.manual_seed(seed)
@@ -177,42 +219,6 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
                 model.env.seed(model.seed + model.iteration)  # continuations of one file agree
         return model
 
-    @classmethod
-    def _load(
-        cls,
-        path: str | os.PathLike[str],
-        device: torch.device | str,
-        policy_class: type[ImelPolicy] | None,
-        arguments: Mapping[str, Any],
-        settings: Mapping[str, Any],
-    ) -> tuple[Self, dict[str, Tensor], dict[str, Any]]:
-        """Build the model of a file, all of it checked; return what the file holds as well."""
-        tensors, document = checkpoint.read(path)
-        require_entries(document, path)
-        blank: dict[str, Any] = {
-            "policy_kwargs": document["policy_kwargs"],
-            "stats_window_size": document["stats_window_size"],
-            "device": device,
-            "seed": document["seed"],
-            **arguments,
-        }
-        with checkpoint.building(path):
-            policy = policy_class or document["policy"]
-            model = cls._blank(policy, **blank, **document["settings"])
-        if settings:
-            model = cls._blank(policy, **blank, **{**document["settings"], **settings})
-        model.observation_space, model.action_space = spaces_from_tensors(tensors, path)
-        model.n_envs = document["n_envs"]
-        model._check_sizes(tensors, path)
-        model._setup_model()
-        load_tensors(model, _without_environments(tensors), path)
-        if PART in document:
-            check_environments(model, tensors, document[PART], path)
-        restore_progress(model, document["progress"])
-        model.run_id, model.plan = document["run"]["id"], document["run"]["plan"]
-        require_finite_answers(model.policy, path)
-        return model, tensors, document
-
     def _check_sizes(self, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
         # On the device that holds nothing: what a file claims about sizes is not believed
         with torch.device("meta"), checkpoint.building(path):
@@ -220,7 +226,7 @@ class SavedAlgorithm(BaseAlgorithm, ABC):
             policy = self._make_policy()
             shapes = {
                 "policy": policy.shapes_for(found),
-                "critic": self._make_critic(policy.state_dim).state_dict(),
+                "critic": Critic(policy.state_dim, self.settings.critic_hidden).state_dict(),
             }
         for part, expected in shapes.items():
             check_tensors(expected, checkpoint.under(part, tensors), part, path, f"{part}/")

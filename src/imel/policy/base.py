@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -31,6 +31,8 @@ from imel.rollout import FloatArray
 from imel.settings import Settings
 from imel.settings.validation import updated
 
+T = TypeVar("T")
+
 
 class ImelPolicy(BasePolicy):
     """The base of all policies.
@@ -43,7 +45,6 @@ class ImelPolicy(BasePolicy):
     options_class: ClassVar[type[Any]]
     settings_class: ClassVar[type[Settings]]
     """The settings of IMeL that this policy uses, with its defaults."""
-    _ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     std: Tensor  # [d_a]
 
@@ -87,12 +88,12 @@ class ImelPolicy(BasePolicy):
     @classmethod
     def make_options(cls, options: Mapping[str, Any]) -> Any:
         """Return the policy's options; refuse an unknown name with the nearest valid one."""
-        return updated(cls.options_class(), options, cls.__name__, cls._ranges)
+        return updated(cls.options_class(), options, cls.__name__, {})
 
     @classmethod
-    @abstractmethod
     def settings_arguments(cls, settings: Any) -> dict[str, Any]:
         """Return the constructor's arguments that come from the settings of IMeL."""
+        return {"memory_size": settings.memory_size, "min_std": settings.min_std}
 
     @classmethod
     def check_settings(cls, settings: Any) -> None:
@@ -100,9 +101,9 @@ class ImelPolicy(BasePolicy):
 
     @property
     def dimensions(self) -> Dimensions:
-        """What names are given to: see `imel.names.names_for`."""
+        """What names are given to."""
         observed = state_names(self.observation_space, self.features_extractor)
-        return self.state_dim, self.action_dim, self.distribution.sizes, observed
+        return Dimensions(self.state_dim, self.action_dim, self.distribution.sizes, observed)
 
     # --- acting ---
 
@@ -113,6 +114,13 @@ class ImelPolicy(BasePolicy):
     def invalidate(self) -> None:
         """Drop what was computed from memory, normaliser or weights: they have changed."""
         self.cache.clear()
+
+    def cached(self, name: str, make: Callable[[], T]) -> T:
+        """Return what is computed once from the policy as it stands."""
+        if name not in self.cache:
+            self.cache[name] = make()
+        value: T = self.cache[name]
+        return value
 
     @abstractmethod
     def prepare(self) -> None:

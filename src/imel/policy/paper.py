@@ -53,11 +53,8 @@ class PaperPolicy(ImelPolicy, ABC):
     @classmethod
     def settings_arguments(cls, settings: PaperSettings) -> dict[str, Any]:
         """Return memory size, least sigma, and whose sigma it is."""
-        return {
-            "memory_size": settings.memory_size,
-            "min_std": settings.min_std,
-            "own_std": settings.std_mode == "model",
-        }
+        own = settings.std_mode == "model"
+        return {**super().settings_arguments(settings), "own_std": own}
 
     @classmethod
     def check_settings(cls, settings: PaperSettings) -> None:
@@ -78,13 +75,10 @@ class PaperPolicy(ImelPolicy, ABC):
         )
 
     @property
+    @torch.no_grad()
     def conditioned(self) -> Conditioned:
         """The interpolator with the memory in place; made anew after `invalidate`."""
-        if "conditioned" not in self.cache:
-            with torch.no_grad():
-                self.cache["conditioned"] = self.interpolator.condition(self.context())
-        conditioned: Conditioned = self.cache["conditioned"]
-        return conditioned
+        return self.cached("conditioned", lambda: self.interpolator.condition(self.context()))
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         mean, own_std = self.conditioned(self.normaliser(states))

@@ -66,18 +66,14 @@ class RidgePolicy(ImelPolicy):
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
         self.lessons = Lessons(self.state_dim, *shape)
 
-    @classmethod
-    def settings_arguments(cls, settings: RidgeSettings) -> dict[str, Any]:
-        """Return memory size and least sigma."""
-        return {"memory_size": settings.memory_size, "min_std": settings.min_std}
-
     @property
     def design(self) -> Design:
         """The features of what is remembered."""
-        if "design" not in self.cache:
-            self.cache["design"] = Design(self.features, self.normaliser)
-            self.design.update(self.memory)
-        design: Design = self.cache["design"]
+        return self.cached("design", self._make_design)
+
+    def _make_design(self) -> Design:
+        design = Design(self.features, self.normaliser)
+        design.update(self.memory)
         return design
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -85,10 +81,7 @@ class RidgePolicy(ImelPolicy):
         return mean, self.std.expand_as(mean)
 
     def _weights(self) -> Tensor:
-        if "weights" not in self.cache:
-            self.cache["weights"] = self.coefficients.float()
-        weights: Tensor = self.cache["weights"]
-        return weights
+        return self.cached("weights", self.coefficients.float)
 
     def prepare(self) -> None:
         """Round the coefficients to single precision."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from imel.errors import CheckpointError
 from imel.persistence import checkpoint
-from imel.persistence.manifest import require_entries
+from imel.persistence.model import require_entries
 from imel.persistence.resume import NAME, differences
 from imel.runs import layout
 from imel.runs.plan import POLICY_NAMES, Plan

@@ -9,7 +9,7 @@ from imel.settings.paper import (
     PaperSettings,
 )
 from imel.settings.ridge import RidgeSettings
-from imel.settings.schedules import parse_schedule
+from imel.settings.validation import parse_schedule
 
 __all__ = [
     "ContextSettings",

@@ -7,8 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
 from imel.errors import SettingsError
-from imel.settings.schedules import parse_schedule
-from imel.settings.validation import updated
+from imel.settings.validation import parse_schedule, updated
 
 Backend = Literal["gymnasium", "envpool"]
 

@@ -1,4 +1,4 @@
-"""The JSON document of a model: configuration and progress, checked where it is read."""
+"""A model as the tensors and the JSON document of a file: gathered, checked, and put back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
 from imel.errors import CheckpointError
 from imel.persistence import checkpoint
+from imel.persistence.contents import check_tensors
+from imel.persistence.spaces import spaces_to_tensors
 from imel.policy import POLICIES
 from imel.policy.refusal import refuse_unused
 
 if TYPE_CHECKING:
     from imel.persistence.saving import SavedAlgorithm
 
+MODULES = ("policy", "critic", "return_scale")
 _COUNTERS = {
     **{name: name for name in ("num_timesteps", "learned_timesteps", "iteration", "faults")},
     "total_timesteps": "_total_timesteps",
@@ -92,3 +99,66 @@ def restore_progress(model: SavedAlgorithm, progress: Mapping[str, Any]) -> None
     model._current_progress_remaining = progress["progress_remaining"]
     model.ep_info_buffer = deque(progress["episodes"], maxlen=model._stats_window_size)
     model.ep_success_buffer = deque(progress["successes"], maxlen=model._stats_window_size)
+
+
+# --- tensors ---
+
+
+def model_tensors(model: SavedAlgorithm) -> dict[str, Tensor]:
+    """Weights, memory, normaliser, optimisers, random states and spaces, by flat name."""
+    tensors = spaces_to_tensors(model.observation_space, model.action_space)
+    for name in MODULES:
+        tensors |= checkpoint.prefixed(name, getattr(model, name).state_dict())
+    for name in model.optimizer_names:
+        state = getattr(model, name).state_dict()["state"]  # Adam's moments and steps, by parameter
+        tensors |= {f"{name}/{i}/{key}": t for i, held in state.items() for key, t in held.items()}
+    return tensors | generators_of(model)
+
+
+def generators_of(model: SavedAlgorithm) -> dict[str, Tensor]:
+    """Return the random states, by flat name."""
+    return {
+        "generators/algorithm": model.generator.get_state(),
+        "generators/policy": model.policy.generator.get_state(),
+    }
+
+
+def load_tensors(
+    model: SavedAlgorithm, tensors: Mapping[str, Tensor], path: str | os.PathLike[str]
+) -> None:
+    """What `model_tensors` gathered. All is checked before anything is changed."""
+    expected = model_tensors(model)
+    shapes = model.policy.shapes_for(checkpoint.under("policy", tensors))
+    expected |= checkpoint.prefixed("policy", shapes)
+    for name in model.optimizer_names:  # Adam has its moments from the first step on, or none
+        if checkpoint.under(name, tensors):
+            moments = _adam_state(getattr(model, name))
+            expected |= checkpoint.prefixed(name, moments)
+        else:
+            expected = {key: t for key, t in expected.items() if not key.startswith(f"{name}/")}
+    check_tensors(expected, tensors, "the model", path)
+    for name in MODULES:
+        getattr(model, name).load_state_dict(checkpoint.under(name, tensors))
+    for name in model.optimizer_names:
+        _load_optimizer(getattr(model, name), checkpoint.under(name, tensors))
+    model.generator.set_state(tensors["generators/algorithm"])
+    model.policy.generator.set_state(tensors["generators/policy"])
+
+
+def _adam_state(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return tensors with the names, shapes and types of Adam's state after a step."""
+    return {
+        f"{i}/{name}": torch.zeros(()) if name == "step" else parameter
+        for i, parameter in enumerate(optimizer.param_groups[0]["params"])
+        for name in ("step", "exp_avg", "exp_avg_sq")
+    }
+
+
+def _load_optimizer(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Load Adam's moments and step counts, named by the number of the parameter."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        number, key = name.split("/")
+        state.setdefault(int(number), {})[key] = tensor
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
