@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -18,17 +17,11 @@ from rich.table import Table
 
 from imel.bench.launch import choose_pool, launch, unfinished
 from imel.bench.progress import GridProgress, SearchProgress
-from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
 from imel.errors import ImelError
 from imel.pictures.run import DOTS_PER_INCH
-from imel.report.statistics import (
-    Estimate,
-    difference_of_means,
-    estimate,
-    probability_of_improvement,
-)
+from imel.report.statistics import difference_of_means, estimate, probability_of_improvement
 from imel.runs.layout import write_json
 from imel.tune import TuneArguments
 from imel.tune.pictures import history_figure, importance_figure, importances
@@ -92,16 +85,24 @@ def _confirm(
     if not arguments.confirm_seeds:
         return True
     seeds = new_seeds(problem, arguments.confirm_seeds)
-    ours, theirs = runs_to_compare(problem, problem.overrides(best), seeds)
-    todo = unfinished([*ours, *theirs], store)
+    settings = {"best": problem.overrides(best), "default": problem.fixed}
+    runs = {name: [problem.run(each, seed) for seed in seeds] for name, each in settings.items()}
+    todo = unfinished([run for some in runs.values() for run in some], store)
     console.print(f"confirming on new seeds: {len(todo)} runs to do")
     pool = choose_pool(arguments.ray, arguments.jobs)
     with GridProgress(todo, console, problem.name_of) as progress:
         launch(todo, store, pool, progress)
-    comparison = compare(store, ours, theirs)
-    if comparison is not None:
-        _say(comparison, console)
-    return comparison is not None
+    rows = {
+        name: [store.final_row(**run.identity()) for run in some] for name, some in runs.items()
+    }
+    if any(row is None for some in rows.values() for row in some):
+        return False
+    returns = {
+        name: [float(row["eval_return"]) for row in some if row] for name, some in rows.items()
+    }
+    for line in comparison_words(returns["best"], returns["default"]):
+        console.print(line, markup=False, soft_wrap=True)
+    return True
 
 
 def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
@@ -155,19 +156,26 @@ def _write(study: optuna.Study, problem: Problem, folder: Path) -> list[Path]:
     return [folder / name for name in (BEST, *figures)]
 
 
-def _say(comparison: Comparison, console: Console) -> None:
+def new_seeds(problem: Problem, number: int) -> list[int]:
+    """Seeds that no trial has seen: the best of many noisy trials looks better than it is."""
+    return list(islice((seed for seed in count(_FIRST_SEED) if seed not in problem.seeds), number))
+
+
+def comparison_words(best: Sequence[float], default: Sequence[float]) -> list[str]:
     """The returns of both settings on the new seeds, and what follows from them."""
-    for name, returns in (("best", comparison.best), ("default", comparison.default)):
-        listed = " ".join(f"{result:.1f}" for result in returns)
-        console.print(f"{name:>8}: {listed}  (mean {sum(returns) / len(returns):.1f})")
-    difference = comparison.difference()
-    console.print(
-        f"on {len(comparison.seeds)} new seeds the best settings return {difference.value:+.1f} "
+    pair = [np.array(best), np.array(default)]
+    difference = estimate(difference_of_means, pair)
+    lines = [
+        f"{name:>8}: {' '.join(f'{result:.1f}' for result in returns)}  (mean {returns.mean():.1f})"
+        for name, returns in zip(("best", "default"), pair, strict=True)
+    ]
+    return [
+        *lines,
+        f"on {len(best)} new seeds the best settings return {difference.value:+.1f} "
         f"[{difference.low:.1f}, {difference.high:.1f}] against the default ones (interquartile "
-        f"means, 95 % bootstrap interval); P(better) = {comparison.probability():.2f}",
-        markup=False,
-        soft_wrap=True,
-    )
+        "means, 95 % bootstrap interval); "
+        f"P(better) = {float(probability_of_improvement(pair)):.2f}",
+    ]
 
 
 def _first_error(study: optuna.Study) -> str:
@@ -177,50 +185,3 @@ def _first_error(study: optuna.Study) -> str:
 
 def _file_name(text: str) -> str:
     return re.sub(r"[^\w.-]+", "_", text)
-
-
-# --- confirmation on new seeds: the best of many noisy trials looks better than it is ---
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Final deterministic returns of two settings, seed by seed."""
-
-    seeds: list[int]
-    best: list[float]
-    default: list[float]
-
-    def difference(self) -> Estimate:
-        """By how much the best settings are better: of interquartile means, with its interval."""
-        return estimate(difference_of_means, [np.array(self.best), np.array(self.default)])
-
-    def probability(self) -> float:
-        """How often a run of the best settings beats one of the default ones."""
-        pair = [np.array(self.best), np.array(self.default)]
-        return float(probability_of_improvement(pair))
-
-
-def new_seeds(problem: Problem, number: int) -> list[int]:
-    """Seeds that no trial has seen."""
-    return list(islice((seed for seed in count(_FIRST_SEED) if seed not in problem.seeds), number))
-
-
-def runs_to_compare(
-    problem: Problem, best: Mapping[str, Any], seeds: Sequence[int]
-) -> tuple[list[Run], list[Run]]:
-    """The runs of the best settings, and those of the default ones."""
-    ours = [problem.run(best, seed) for seed in seeds]
-    theirs = [problem.run(problem.fixed, seed) for seed in seeds]
-    return ours, theirs
-
-
-def compare(store: Store, ours: Sequence[Run], theirs: Sequence[Run]) -> Comparison | None:
-    """What the runs came to, or None where some of them failed."""
-    returns = []
-    for run in (*ours, *theirs):
-        row = store.final_row(**run.identity())
-        if row is None:
-            return None
-        returns.append(float(row["eval_return"]))
-    half = len(ours)
-    return Comparison([run.seed for run in ours], returns[:half], returns[half:])
