@@ -24,8 +24,7 @@ from stable_baselines3.common.vec_env import VecNormalize
 import imel.bench.run
 from imel.bench.algorithms import ALGORITHMS, find_algorithm, settings_hash
 from imel.bench.launch import grid, launch, unfinished
-from imel.bench.pool import Failure
-from imel.bench.processes import Processes
+from imel.bench.pool import Failure, Processes
 from imel.bench.run import EPISODES, FINAL_EPISODES, Run, train
 from imel.bench.store import Row, Store
 from imel.bench.tasks import TASKS, WithoutBodyMasses, find_task
