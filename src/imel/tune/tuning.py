@@ -40,7 +40,8 @@ def tune(arguments: TuneArguments, fixed: Mapping[str, Any], console: Console) -
     """Search, summarise, write and confirm; the exit code. `fixed` settings are not searched."""
     problem = Problem(arguments.task, arguments.policy, arguments.steps, arguments.seeds, fixed)
     _ = problem.default  # refuses what cannot be run before anything is written
-    folder = arguments.study or Path("runs/tune") / _file_name(f"{problem.task}-{problem.policy}")
+    name = re.sub(r"[^\w.-]+", "_", f"{problem.task}-{problem.policy}")
+    folder = arguments.study or Path("runs/tune", name)
     with opened(folder, problem, arguments.seed) as (study, last):
         _search(study, problem, arguments, console)
         if not last():
@@ -116,9 +117,8 @@ def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )
-    for column in ("trial", "return", *(f"{seed}" for seed in problem.seeds), *names):
-        heading = f"seed {column}" if column.isdigit() else column
-        table.add_column(heading, justify="right", no_wrap=column not in names, overflow="fold")
+    for heading in ("trial", "return", *(f"seed {seed}" for seed in problem.seeds), *names):
+        table.add_column(heading, justify="right", no_wrap=heading not in names, overflow="fold")
     for trial in trials:
         table.add_row(*_cells(trial, names, trial is default))
     if default is not None and default not in trials:
@@ -128,13 +128,10 @@ def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
 
 def _cells(trial: FrozenTrial, names: list[str], is_default: bool) -> list[str]:
     seeds = [f"{result:.1f}" for result in trial.user_attrs["returns"]]
-    parameters = [_short(trial.params.get(name, "-")) for name in names]
+    drawn = [trial.params.get(name, "-") for name in names]
+    parameters = [f"{each:.3g}" if isinstance(each, float) else str(each) for each in drawn]
     label = f"{trial.number} (default)" if is_default else str(trial.number)
     return [label, f"{value(trial):.1f}", *seeds, *parameters]
-
-
-def _short(parameter: Any) -> str:
-    return f"{parameter:.3g}" if isinstance(parameter, float) else str(parameter)
 
 
 def _write(study: optuna.Study, problem: Problem, folder: Path) -> list[Path]:
@@ -181,7 +178,3 @@ def comparison_words(best: Sequence[float], default: Sequence[float]) -> list[st
 def _first_error(study: optuna.Study) -> str:
     errors = [trial.user_attrs["error"] for trial in counted(study) if "error" in trial.user_attrs]
     return f"; the first to fail: {errors[0]}" if errors else ""
-
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", text)
