@@ -17,6 +17,7 @@ from rich.table import Table
 
 from imel.bench.launch import choose_pool, launch, unfinished
 from imel.bench.progress import GridProgress, SearchProgress
+from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
 from imel.errors import ImelError
@@ -86,24 +87,24 @@ def _confirm(
     if not arguments.confirm_seeds:
         return True
     seeds = new_seeds(problem, arguments.confirm_seeds)
-    settings = {"best": problem.overrides(best), "default": problem.fixed}
-    runs = {name: [problem.run(each, seed) for seed in seeds] for name, each in settings.items()}
-    todo = unfinished([run for some in runs.values() for run in some], store)
+    ours, theirs = (
+        [problem.run(settings, seed) for seed in seeds]
+        for settings in (problem.overrides(best), problem.fixed)
+    )
+    todo = unfinished([*ours, *theirs], store)
     console.print(f"confirming on new seeds: {len(todo)} runs to do")
     pool = choose_pool(arguments.ray, arguments.jobs)
     with GridProgress(todo, console, problem.name_of) as progress:
-        launch(todo, store, pool, progress)
-    rows = {
-        name: [store.final_row(**run.identity()) for run in some] for name, some in runs.items()
-    }
-    if any(row is None for some in rows.values() for row in some):
-        return False
-    returns = {
-        name: [float(row["eval_return"]) for row in some if row] for name, some in rows.items()
-    }
-    for line in comparison_words(returns["best"], returns["default"]):
+        if launch(todo, store, pool, progress):
+            return False
+    for line in comparison_words(_returns(store, ours), _returns(store, theirs)):
         console.print(line, markup=False, soft_wrap=True)
     return True
+
+
+def _returns(store: Store, runs: Sequence[Run]) -> list[float]:
+    rows = (store.final_row(**run.identity()) for run in runs)
+    return [float(row["eval_return"]) for row in rows if row is not None]
 
 
 def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
