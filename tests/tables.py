@@ -27,7 +27,7 @@ from imel.report.markdown import mean_cell
 from imel.report.names import algorithm_name, short_steps, task_title
 from imel.report.results import TaskResults, gather
 from imel.settings.description import field_docs
-from imel.tune.space import SPACES, Choice, Layers, Number, Parameter, Schedule, Whole
+from imel.tune.space import SPACES
 from pages import PAGES, ROOT
 
 _MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
@@ -302,7 +302,7 @@ def _search() -> list[tuple[str, ...]]:
     found: dict[tuple[str, str], list[str]] = {}
     for policy, space in SPACES.items():
         for parameter in space:
-            found.setdefault((parameter.name, _range(parameter)), []).append(policy)
+            found.setdefault((parameter.name, parameter.words), []).append(policy)
     return [
         (
             f"`{name}`",
@@ -311,21 +311,6 @@ def _search() -> list[tuple[str, ...]]:
         )
         for (name, values), users in found.items()
     ]
-
-
-def _range(parameter: Parameter) -> str:
-    match parameter:
-        case Number(low=low, high=high, linear=linear):
-            return f"{low:g} to {high:g}" + ("" if linear else ", by its logarithm")
-        case Whole(low=low, high=high, times=times):
-            return f"{low} to {high}" + (f" times `{times}`" if times else "")
-        case Layers(values=values):
-            return f"two layers of {', '.join(map(str, values))}"
-        case Choice(values=values):
-            return ", ".join(f"`{each}`" if isinstance(each, str) else f"{each}" for each in values)
-        case Schedule(low=low, high=high):
-            return f"start and end, each {low:g} to {high:g}, by its logarithm"
-    raise TypeError(f"{parameter} is of no known kind")
 
 
 if __name__ == "__main__":

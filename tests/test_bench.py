@@ -24,17 +24,16 @@ from stable_baselines3.common.vec_env import VecNormalize
 import imel.bench.run
 from imel.bench.algorithms import ALGORITHMS, find_algorithm, settings_hash
 from imel.bench.launch import grid, launch, unfinished
-from imel.bench.pool import Failure
-from imel.bench.processes import Processes
+from imel.bench.pool import Failure, Processes
 from imel.bench.run import EPISODES, FINAL_EPISODES, Run, train
 from imel.bench.store import Row, Store
 from imel.bench.tasks import TASKS, WithoutBodyMasses, find_task
+from imel.cli.bench import tables
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
 from imel.persistence.checkpoint import library_versions
 from imel.report.names import task_title
 from imel.report.results import Results, gather
-from imel.report.table import tables
 from imel.runs.provenance import provenance
 
 SMALL = {"rollout_size": 64, "n_envs": 4, "memory_size": 128}

@@ -151,7 +151,7 @@ def test_help_names_every_command_and_shows_examples(
 ) -> None:
     assert main(argv) == 0
     text = capsys.readouterr().out
-    for name, (_, line) in COMMANDS.items():
+    for name, line in COMMANDS.items():
         assert f"{name:<8} {line}" in text
     assert "imel train Pendulum-v1" in text
 

@@ -15,12 +15,12 @@ from rich.console import Console
 
 from imel import IMeL, MkiPolicy
 from imel.bench.launch import grid, launch
-from imel.bench.processes import Processes
+from imel.bench.pool import Processes
 from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store
+from imel.cli.bench import tables
 from imel.interpolators.base import Weighted, effective_neighbours
 from imel.report.results import gather
-from imel.report.table import tables
 
 pytestmark = pytest.mark.slow
 

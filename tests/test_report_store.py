@@ -122,11 +122,11 @@ def test_a_line_is_made_of_the_runs_that_have_values(results: Results) -> None:
     runs = results.tasks[0].groups["trpo"].runs
     training = line(runs, 1000, TRAINING)
     assert training is not None
-    assert_allclose(training.middle[[0, -1]], [6.0, 60.0])
+    assert_allclose(training[1, [0, -1]], [6.0, 60.0])
     evaluation = line(runs, 1000, EVALUATION)
     assert evaluation is not None
-    assert evaluation.steps[0] == 500.0
-    assert_allclose(evaluation.middle[[0, -1]], [60.0, 120.0])
+    assert evaluation[0, 0] == 500.0
+    assert_allclose(evaluation[1, [0, -1]], [60.0, 120.0])
     assert line([], 1000, PAPER) is None
 
 

@@ -79,7 +79,7 @@ class Outcomes:
 
 
 def local(store: Store, jobs: int | None = None) -> SlurmPool:
-    return SlurmPool(store, Request(), jobs, cluster="local")
+    return SlurmPool(store, Request(), {}, jobs, cluster="local")
 
 
 def test_a_grid_of_jobs_completes_though_one_of_them_is_killed(prefix: str, tmp_path: Path) -> None:

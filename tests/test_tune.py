@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,8 +22,7 @@ import pytest
 from matplotlib.image import imread
 from optuna.trial import TrialState
 
-from imel.bench.pool import Failure, Finished, Message
-from imel.bench.processes import Processes
+from imel.bench.pool import Failure, Finished, Message, Processes
 from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Row, Store
 from imel.cli.main import main
@@ -30,9 +30,9 @@ from imel.errors import ImelError, SettingsError
 from imel.runs.plan import POLICY_NAMES
 from imel.settings import RidgeSettings
 from imel.tune.search import Search
-from imel.tune.space import SPACES, draw, find_space, overrides
+from imel.tune.space import SPACES, distributions, find_space, overrides
 from imel.tune.study import JOURNAL, Problem, completed, counted, default_trial, opened
-from imel.tune.tuning import Comparison, new_seeds
+from imel.tune.tuning import comparison_words, new_seeds
 
 PROBLEM = Problem("Pendulum-v1", "ridge", 1000, (0, 1), {})
 
@@ -111,11 +111,11 @@ def test_the_default_settings_are_a_point_of_every_space(
     assert problem.run({**drawn, **fixed}, 0).settings() == default
     study = optuna.create_study()
     study.enqueue_trial(problem.default)
-    trial = study.ask()
-    assert draw(problem.space, trial) == problem.default
-    distributions = trial.distributions
+    trial = study.ask(distributions(problem.space))
+    assert trial.params == problem.default
     for name, drawn in problem.default.items():
-        assert distributions[name]._contains(distributions[name].to_internal_repr(drawn)), name
+        distribution = trial.distributions[name]
+        assert distribution._contains(distribution.to_internal_repr(drawn)), name
 
 
 def test_the_corners_of_every_space_are_settings_that_can_be_made() -> None:
@@ -123,9 +123,8 @@ def test_the_corners_of_every_space_are_settings_that_can_be_made() -> None:
         problem = Problem("Pendulum-v1", policy, 1000, (0,), {})
         for seed in range(4):
             sampler = optuna.samplers.RandomSampler(seed=seed)
-            trial = optuna.create_study(sampler=sampler).ask()
-            drawn = draw(problem.space, trial)
-            settings = problem.run(problem.overrides(drawn), 0).settings()
+            trial = optuna.create_study(sampler=sampler).ask(distributions(problem.space))
+            settings = problem.run(problem.overrides(trial.params), 0).settings()
             assert settings["memory_size"] % settings["rollout_size"] == 0
             assert settings["policy"] == POLICY_NAMES[policy].__name__
 
@@ -215,9 +214,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on(tmp_path: Path) -> None:
 
 
 def ask(study: optuna.Study) -> optuna.Trial:
-    trial = study.ask()
-    draw(PROBLEM.space, trial)
-    return trial
+    return study.ask(distributions(PROBLEM.space))
 
 
 def test_trials_running_at_a_kill_are_failed_and_not_counted(tmp_path: Path) -> None:
@@ -362,11 +359,14 @@ def test_nobody_joins_a_study_that_is_being_finished(
 def test_a_comparison_is_of_seeds_nobody_searched_on() -> None:
     problem = Problem("Pendulum-v1", "mki", 1000, (0, 1001), {})
     assert new_seeds(problem, 3) == [1000, 1002, 1003]
-    comparison = Comparison([1, 2, 3, 4], [10.0, 11.0, 12.0, 13.0], [1.0, 2.0, 3.0, 11.5])
-    difference = comparison.difference()
-    assert difference.value == pytest.approx(11.5 - 2.5)
-    assert difference.low < difference.value < difference.high
-    assert comparison.probability() == pytest.approx(14 / 16)
+    *listed, said = comparison_words([10.0, 11.0, 12.0, 13.0], [1.0, 2.0, 3.0, 11.5])
+    assert listed[0] == "    best: 10.0 11.0 12.0 13.0  (mean 11.5)"
+    assert listed[1] == " default: 1.0 2.0 3.0 11.5  (mean 4.4)"
+    found = re.search(r"4 new seeds .* return (\S+) \[(\S+), (\S+)\]", said)
+    assert found is not None
+    value, low, high = map(float, found.groups())
+    assert low < value == 11.5 - 2.5 < high
+    assert said.endswith(f"P(better) = {14 / 16:.2f}")
 
 
 def command(*words: str) -> list[str]:
@@ -451,9 +451,8 @@ def test_the_missing_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["tune", "Pendulum-v1"]) == 2
-    assert "pip install 'imel[tune]'" in capsys.readouterr().err
+    assert "optuna is not installed: pip install 'imel[tune]'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

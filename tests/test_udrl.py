@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
 
 from imel.bench.algorithms import find_algorithm
-from imel.bench.commanded import Commanded
 from imel.bench.run import FINAL_EPISODES, Run, train
 from imel.bench.tasks import find_task
-from imel.bench.udrl import Udrl, UdrlSettings
+from imel.bench.udrl import Commanded, Udrl, UdrlSettings
 from small import points
 from toy import ScriptedEnv
 

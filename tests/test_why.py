@@ -19,7 +19,7 @@ from matplotlib.image import imread
 
 from imel import IMeL
 from imel.cli.main import main
-from imel.cli.why import choose_steps, observations_of
+from imel.cli.why import choose_steps
 from imel.explain import familiarity_of, policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.policy import POLICIES, ImelPolicy, RidgePolicy
@@ -73,7 +73,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 
 
 def test_an_episode_is_that_of_the_mean_action(policy: ImelPolicy) -> None:
-    states = observations_of(policy, "Pendulum-v1", 3)
+    states = visited_states(policy, "Pendulum-v1", 3)
     env = gymnasium.make("Pendulum-v1")
     observation, _ = env.reset(seed=3)
     for state in states:
@@ -88,7 +88,7 @@ def test_the_step_asked_for_is_explained_by_the_memories_behind_it(
     answer = document(capsys, str(run_dir), "--step", "7", "--memories", "600", "--seed", "3")
     assert (answer["env"], answer["steps"]) == ("Pendulum-v1", 200)
     (explained,) = answer["explained"]
-    state = observations_of(policy, "Pendulum-v1", 3)[7]
+    state = visited_states(policy, "Pendulum-v1", 3)[7]
     assert explained["step"] == 7
     np.testing.assert_allclose(explained["observation"], state, atol=1e-6)
     action, _ = policy.predict(state, deterministic=True)
@@ -103,7 +103,7 @@ def test_by_default_the_most_and_the_least_familiar_steps_are_explained(
     run_dir: Path, policy: ImelPolicy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     explained = document(capsys, str(run_dir), "--seed", "3")["explained"]
-    scores = familiarity_of(policy)(torch.from_numpy(observations_of(policy, "Pendulum-v1", 3)))
+    scores = familiarity_of(policy)(torch.from_numpy(visited_states(policy, "Pendulum-v1", 3)))
     assert [each["step"] for each in explained] == [scores.argmax(), scores.argmin()]
     assert [each["familiarity"] for each in explained] == pytest.approx(
         [scores.max(), scores.min()]
@@ -191,7 +191,7 @@ def test_the_lessons_listed_are_those_behind_the_step(
     policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
     flags = (str(taught_dir), "--step", "7", "--memories", "600", "--seed", "3")
     (explained,) = document(capsys, *flags)["explained"]
-    state = observations_of(policy, "Pendulum-v1", 3)[7]
+    state = visited_states(policy, "Pendulum-v1", 3)[7]
     action, _ = policy.predict(state, deterministic=True)
     np.testing.assert_allclose(np.clip(explained["mean"], -1, 1) * 2.0, action, atol=1e-5)
     added = np.sum([lesson["contributions"] for lesson in explained["lessons"]], axis=0)

@@ -7,6 +7,7 @@ one of these under a name of its own, with some settings fixed to others.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import importlib.util
@@ -16,15 +17,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.policies import BasePolicy
+from stable_baselines3.common.type_aliases import MaybeCallback
 from stable_baselines3.common.utils import LinearSchedule
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 from torch import nn
 
 from imel.algorithm import IMeL
-from imel.bench.random_actions import RandomActions
 from imel.bench.tasks import Task
 from imel.bench.udrl import Udrl, UdrlSettings
 from imel.environments import SideBySide
@@ -119,6 +123,47 @@ class Baseline(Algorithm):
         model = algorithm(policy, env, seed=seed, device="cpu", **arguments)
         assert isinstance(model, BaseAlgorithm)
         return model
+
+
+class RandomActions(BaseAlgorithm):
+    """Draws every action uniformly from the action space and learns nothing."""
+
+    def __init__(self, env: VecEnv, seed: int) -> None:
+        super().__init__(BasePolicy, env, learning_rate=0.0, seed=seed, device="cpu")
+        self._actions = copy.deepcopy(env.action_space)
+        self._actions.seed(seed)
+
+    def _setup_model(self) -> None:
+        pass
+
+    def learn(
+        self,
+        total_timesteps: int,
+        callback: MaybeCallback = None,
+        log_interval: int = 100,
+        tb_log_name: str = "random",
+        reset_num_timesteps: bool = True,
+        progress_bar: bool = False,
+    ) -> Self:
+        """Begin and end at once."""
+        _, hooks = self._setup_learn(
+            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
+        )
+        hooks.on_training_start(locals(), globals())
+        hooks.on_training_end()
+        return self
+
+    def predict(
+        self,
+        observation: NDArray[Any] | dict[str, NDArray[Any]],
+        state: tuple[NDArray[Any], ...] | None = None,
+        episode_start: NDArray[Any] | None = None,
+        deterministic: bool = False,
+    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+        """A new action for each observation, asked to be deterministic or not."""
+        del episode_start, deterministic
+        part = next(iter(observation.values())) if isinstance(observation, dict) else observation
+        return np.stack([self._actions.sample() for _ in part]), state
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from imel.bench.algorithms import Algorithm, find_algorithm
-from imel.bench.pool import Failure, Finished, Pool
-from imel.bench.processes import Processes
+from imel.bench.algorithms import find_algorithm
+from imel.bench.pool import Failure, Finished, Pool, Processes
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
@@ -42,7 +41,13 @@ def grid(
     if overrides and not any(changes.values()):
         raise ImelError(f"{', '.join(overrides)}: only IMeL's own algorithms take settings")
     runs = [
-        Run(task, name, seed, _steps(algorithm, task, steps), changes[name])
+        Run(
+            task,
+            name,
+            seed,
+            (steps or find_task(task).steps) if algorithm.learns else 0,
+            changes[name],
+        )
         for seed in dict.fromkeys(seeds)
         for task in dict.fromkeys(tasks)
         for name, algorithm in found.items()
@@ -50,10 +55,6 @@ def grid(
     for run in runs:
         run.settings()
     return runs
-
-
-def _steps(algorithm: Algorithm, task: str, steps: int | None) -> int:
-    return (steps or find_task(task).steps) if algorithm.learns else 0
 
 
 def unfinished(runs: Iterable[Run], store: Store) -> list[Run]:
@@ -81,17 +82,14 @@ def launch(runs: Iterable[Run], store: Store, pool: Pool, listener: Listener) ->
                 elif isinstance(message, Failure):
                     failures.append(message)
                     run = running.pop(key)
-                    store.add([_failed(run, message)])
+                    failed = {"overrides": dict(run.overrides), "final": False} | vars(message)
+                    store.add([run.identity() | failed])
                     listener.ended(run, message)
                 else:
                     listener.advanced(running[key], message["step"])
     finally:
         pool.close()
     return failures
-
-
-def _failed(run: Run, failure: Failure) -> dict[str, Any]:
-    return run.identity() | {"overrides": dict(run.overrides), "final": False} | vars(failure)
 
 
 def choose_pool(ray: str | None, jobs: int | None) -> Pool:

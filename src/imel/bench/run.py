@@ -16,10 +16,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
 from imel.bench.algorithms import VARIANTS, find_algorithm, settings_hash
-from imel.bench.commanded import Commanded
 from imel.bench.store import Row
 from imel.bench.tasks import Task, find_task
-from imel.bench.udrl import Udrl
+from imel.bench.udrl import Commanded, Udrl
 from imel.runs.provenance import provenance
 
 POINTS = 50

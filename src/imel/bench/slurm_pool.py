@@ -5,9 +5,11 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import tyro
 
 from imel.bench.pool import ITS_SYSTEM, RETRIES, Failure, Finished, Message, carry_out
 from imel.bench.run import Run
@@ -22,20 +24,21 @@ _ONE_THREAD = "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 @dataclass(frozen=True)
 class Request:
-    """What each job asks SLURM for, beside one core."""
+    """What each job of a SLURM cluster asks for beside one core."""
 
-    partition: str | None = None
-    time: int = 240
-    """Minutes."""
-    memory: float = 4.0
-    """Gigabytes."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Other options of sbatch, by their long names."""
+    partition: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
+    """Partition; by default the cluster's own."""
+    time: Annotated[int, tyro.conf.arg(metavar="MINUTES")] = 240
+    """Time limit of a job in minutes."""
+    memory: Annotated[float, tyro.conf.arg(metavar="GB")] = 4.0
+    """Memory of a job in gigabytes."""
+    sbatch: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()
+    """Other options of sbatch by their long names, such as account=NAME or qos=NAME."""
 
     def __str__(self) -> str:
         words = [f"partition {self.partition}"] if self.partition else []
         words += ["1 core", f"{self.memory:g} GB", f"{self.time} minutes"]
-        return ", ".join(words + [f"{name}={value}" for name, value in self.options.items()])
+        return ", ".join([*words, *self.sbatch])
 
 
 @dataclass
@@ -55,7 +58,12 @@ class SlurmPool:
     """
 
     def __init__(
-        self, store: Store, request: Request, jobs: int | None = None, cluster: str = "slurm"
+        self,
+        store: Store,
+        request: Request,
+        options: Mapping[str, Any],
+        jobs: int | None,
+        cluster: str = "slurm",
     ) -> None:
         self._submitit = require("submitit", "slurm")
         if cluster == "slurm" and shutil.which("srun") is None:
@@ -68,7 +76,7 @@ class SlurmPool:
             timeout_min=request.time,
             mem_gb=request.memory,
             slurm_partition=request.partition,
-            slurm_additional_parameters=dict(request.options),
+            slurm_additional_parameters=dict(options),
             slurm_setup=[_ONE_THREAD],
         )
         self._running: dict[Hashable, _Job] = {}

@@ -9,6 +9,7 @@ much as the best ones, and more.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -21,10 +22,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.running_mean_std import RunningMeanStd
 from stable_baselines3.common.type_aliases import MaybeCallback
-from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from torch import Tensor, nn
 
-from imel.bench.commanded import Commanded
 from imel.distributions import Categorical, distribution_for
 
 Array = NDArray[Any]
@@ -44,6 +44,37 @@ class UdrlSettings:
     learning_rate: float = 1e-3
     hidden: int = 128  # width of the two layers
     min_std: float = 0.2  # of continuous actions, in units of half of their range
+
+
+class Commanded(VecEnvWrapper):
+    """Appends to observations what is still desired: the return, and the steps it may take."""
+
+    def __init__(self, env: VecEnv, command: Callable[[], Array]) -> None:
+        inner = env.observation_space
+        assert isinstance(inner, spaces.Box)
+        self.state_dim = int(np.prod(inner.shape))
+        super().__init__(env, spaces.Box(-np.inf, np.inf, (self.state_dim + 2,), np.float32))
+        self.command = command
+        self._desired = np.zeros((self.num_envs, 2))
+
+    def reset(self) -> Array:
+        """Begin episodes with new commands."""
+        observations = self.venv.reset()
+        self._desired[:] = [self.command() for _ in range(self.num_envs)]
+        return self._joined(observations)
+
+    def step_wait(self) -> tuple[Array, Array, Array, list[dict[str, Any]]]:
+        """Subtract from the command what was obtained; give new commands to new episodes."""
+        observations, rewards, dones, infos = self.venv.step_wait()
+        self._desired[:, 0] -= rewards
+        self._desired[:, 1] = np.maximum(self._desired[:, 1] - 1.0, 1.0)
+        for number in np.flatnonzero(dones):
+            self._desired[number] = self.command()
+        return self._joined(observations), rewards, dones, infos
+
+    def _joined(self, observations: Any) -> Array:
+        flat = np.reshape(observations, (self.num_envs, -1))
+        return np.concatenate([flat, self._desired], axis=1).astype(np.float32)
 
 
 class Behaviour(nn.Module):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import tyro
+from rich import box
 from rich.console import Console
+from rich.table import Table
 
 from imel.bench.launch import choose_pool, grid, launch, unfinished
+from imel.bench.pool import Pool
 from imel.bench.progress import GridProgress
 from imel.bench.slurm_pool import Request, SlurmPool, logs
 from imel.bench.store import LATEST, Row, Store, identity
@@ -27,8 +31,7 @@ from imel.cli.arguments import (
 )
 from imel.errors import SettingsError
 from imel.persistence.files import write_atomically
-from imel.report.results import gather
-from imel.report.table import tables
+from imel.report.results import Group, Results, TaskResults, gather
 from imel.runs.plan import Steps
 
 _DESCRIPTION = """\
@@ -50,36 +53,12 @@ run counts as done when task, settings, seed and steps agree. So take a new stor
 `imel report` makes tables and figures of a store."""
 
 _SOME_FAILED = 1
+_COLUMNS = ("return of each seed", "median", "min", "max", "stochastic", "seconds", "/ trpo")
 
 
 def _of_suite(metavar: str) -> Any:
     """A flag whose default depends on the suite."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="(default: the suite's)")
-
-
-@dataclass(frozen=True)
-class SlurmArguments:
-    """Whether runs are jobs of a SLURM cluster, and what each job asks for beside one core."""
-
-    slurm: Flag = False
-    """Run on the SLURM cluster this machine belongs to: a job for each run."""
-    partition: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
-    """Partition; by default the cluster's own."""
-    time: Annotated[int, tyro.conf.arg(metavar="MINUTES")] = Request.time
-    """Time limit of a job in minutes."""
-    memory: Annotated[float, tyro.conf.arg(metavar="GB")] = Request.memory
-    """Memory of a job in gigabytes."""
-    sbatch: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()
-    """Other options of sbatch by their long names, such as account=NAME or qos=NAME."""
-
-    def request(self) -> Request | None:
-        """What jobs ask for; None where there are none."""
-        if self.slurm:
-            options = settings_from(self.sbatch, "--sbatch")
-            return Request(self.partition, self.time, self.memory, options)
-        if self != SlurmArguments():
-            raise SettingsError("--partition, --time, --memory and --sbatch need --slurm")
-        return None
 
 
 @dataclass(frozen=True)
@@ -109,7 +88,9 @@ class BenchArguments:
     results/quick for a quick one), runs/bench without one."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()
     """Settings of IMeL, or options of its policy. The baselines are not changed."""
-    cluster: SlurmArguments = SlurmArguments()
+    slurm: Flag = False
+    """Run on the SLURM cluster this machine belongs to: a job for each run."""
+    job: Request = field(default_factory=Request)
     quick: Flag = False
     """Only see that it runs: two tasks and seeds for 10k steps of a suite, else a seed for 4096."""
     table: Flag = False
@@ -121,7 +102,7 @@ def run(argv: Sequence[str]) -> int:
     refuse_repeated_flags(argv)
     arguments: BenchArguments = parse(BenchArguments, argv, "imel bench", _DESCRIPTION)
     _check(arguments)
-    request = arguments.cluster.request()
+    options = settings_from(arguments.job.sbatch, "--sbatch")
     suite = _chosen(arguments)
     console = wide_console()
     store = Store(suite.store)
@@ -130,14 +111,18 @@ def run(argv: Sequence[str]) -> int:
             raise SettingsError(f"there is no store at {suite.store}")
         _print_tables(store.rows(), console)
         return 0
-    runs = grid(suite.tasks, suite.algorithms, suite.seeds, suite.steps, _overrides(arguments))
+    overrides = settings_from(arguments.set)
+    if arguments.n_envs is not None:
+        overrides["n_envs"] = arguments.n_envs
+    runs = grid(suite.tasks, suite.algorithms, suite.seeds, suite.steps, overrides)
     todo = unfinished(runs, store)
     console.print(f"{len(todo)} of {len(runs)} runs to do, results in {suite.store}")
-    if request is None:
-        pool = choose_pool(arguments.ray, arguments.jobs)
+    if arguments.slurm:
+        pool: Pool = SlurmPool(store, arguments.job, options, arguments.jobs)
+        asked = f"each is a SLURM job: {arguments.job}; logs in {logs(store)}"
+        console.print(asked, soft_wrap=True)
     else:
-        pool = SlurmPool(store, request, arguments.jobs)
-        console.print(f"each is a SLURM job: {request}; logs in {logs(store)}", soft_wrap=True)
+        pool = choose_pool(arguments.ray, arguments.jobs)
     with GridProgress(todo, console) as progress:
         failed = launch(todo, store, pool, progress)
     wanted = {identity(run.identity()) for run in runs}
@@ -152,7 +137,7 @@ def run(argv: Sequence[str]) -> int:
 def _chosen(arguments: BenchArguments) -> Suite:
     """The suite, with what was given by flags in place of its own."""
     suite = find_suite(arguments.suite, arguments.quick)
-    given = {field.name: getattr(arguments, field.name) for field in fields(suite)}
+    given = {each.name: getattr(arguments, each.name) for each in fields(suite)}
     return replace(suite, **{name: value for name, value in given.items() if value is not None})
 
 
@@ -161,18 +146,13 @@ def _check(arguments: BenchArguments) -> None:
     for name in ("tasks", "algorithms", "seeds"):
         if getattr(arguments, name) == ():
             raise SettingsError(f"--{name} names none")
-    require_at_least(arguments.cluster, time=1, memory=0)
-    if arguments.ray is not None and arguments.cluster.slurm:
+    require_at_least(arguments.job, time=1, memory=0)
+    if arguments.job != Request() and not arguments.slurm:
+        raise SettingsError("--partition, --time, --memory and --sbatch need --slurm")
+    if arguments.ray is not None and arguments.slurm:
         raise SettingsError("--ray and --slurm: give one of them")
     if arguments.seeds and min(arguments.seeds) < 0:
         raise SettingsError(f"seeds={min(arguments.seeds)} must not be negative")
-
-
-def _overrides(arguments: BenchArguments) -> dict[str, Any]:
-    overrides = settings_from(arguments.set)
-    if arguments.n_envs is not None:
-        overrides["n_envs"] = arguments.n_envs
-    return overrides
 
 
 def _print_tables(rows: list[Row], console: Console) -> None:
@@ -181,3 +161,40 @@ def _print_tables(rows: list[Row], console: Console) -> None:
         console.print(table)
     for line in results.failures:
         console.print(f"failed: {line}", markup=False, soft_wrap=True)
+
+
+def tables(results: Results) -> list[Table]:
+    """A table for each task and number of steps: every seed, medians and ranges, nothing more."""
+    return [_table(task) for task in results.tasks]
+
+
+def _table(results: TaskResults) -> Table:
+    title = f"{results.task}, {results.steps:,} steps"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("algorithm", min_width=9, overflow="fold")
+    for name in _COLUMNS:
+        # A narrow terminal breaks the list of seeds, not the numbers
+        table.add_column(name, justify="right", no_wrap=name != _COLUMNS[0])
+    baseline = results.groups.get("trpo")
+    for group in results.groups.values():
+        table.add_row(*_cells(group, baseline))
+    if results.random is not None:
+        table.add_row(*_cells(results.random, None))
+    return table
+
+
+def _cells(group: Group, baseline: Group | None) -> list[str]:
+    returns = group.evaluated
+    seconds = _seconds(group)
+    return [
+        group.label,
+        " ".join(f"{value:.1f}" for value in returns),
+        *(f"{value:.1f}" for value in (median(returns), min(returns), max(returns))),
+        f"{median(group.explored):.1f}" if len(group.explored) else "-",
+        f"{seconds:.1f}",
+        "-" if baseline is None else f"{seconds / _seconds(baseline):.2f}",
+    ]
+
+
+def _seconds(group: Group) -> float:
+    return median(run.seconds for run in group.runs)

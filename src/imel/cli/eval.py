@@ -39,26 +39,23 @@ def run(argv: Sequence[str]) -> int:
     stored = arguments.open(episodes=1)
     env = stored.environment()
     model = stored.load()
+    episodes, seed = arguments.episodes, arguments.seed
     played = {
-        kind: evaluate(
-            model.policy, env, arguments.episodes, arguments.seed, kind == "deterministic"
-        )
-        for kind in ("deterministic", "stochastic")
+        "deterministic": evaluate(model.policy, env, episodes, seed),
+        "stochastic": evaluate(model.policy, env, episodes, seed, deterministic=False),
     }
     if not arguments.json:
-        print(f"{env}, {arguments.episodes} episodes, model after {model.num_timesteps:,} steps")
+        print(f"{env}, {episodes} episodes, model after {model.num_timesteps:,} steps")
         for kind, returns in played.items():
             print(f"{kind:<13}  return {returns}")
-    video = (
-        record_video(model.policy, env, stored.folder, arguments.seed) if arguments.video else None
-    )
+    video = record_video(model.policy, env, stored.folder, seed) if arguments.video else None
     if arguments.json:
         document = {
             "env": env,
             "model": str(stored.model_path),
             "timesteps": model.num_timesteps,
-            "seed": arguments.seed,
-            "episodes": arguments.episodes,
+            "seed": seed,
+            "episodes": episodes,
             **{kind: returns.as_json() for kind, returns in played.items()},
             "video": None if video is None else str(video),
         }

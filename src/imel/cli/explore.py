@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from typing import Annotated
 import tyro
 
 from imel.cli.arguments import Flag, StoredRunArguments, parse
-from imel.errors import ImelError, SettingsError
+from imel.errors import SettingsError
 from imel.explorer import DEMO
+from imel.extras import require
 from imel.pictures.rendering import prepare_drawing
 
 _DESCRIPTION = """\
@@ -51,9 +51,8 @@ def run(argv: Sequence[str]) -> int:
     arguments: ExploreArguments = parse(ExploreArguments, argv, "imel explore", _DESCRIPTION)
     if arguments.port is not None and not 1 <= arguments.port < 1 << 16:
         raise SettingsError(f"port={arguments.port} is not between 1 and {(1 << 16) - 1}")
-    missing = [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ImelError(f"{' and '.join(missing)} not installed: pip install 'imel[explorer]'")
+    for name in ("fastapi", "uvicorn"):
+        require(name, "explorer")
     prepare_drawing()
 
     from imel.explorer.server import check_host, open_port, serve

@@ -83,9 +83,9 @@ def run(argv: Sequence[str]) -> int:
     stored = find_run(arguments.run, arguments.env)
     if arguments.format in _ACTING:
         return _export_policy(arguments, stored)
-    if arguments.episodes:
-        stored.environment(", or export the memory alone by --episodes 0")
     env = stored.env
+    if arguments.episodes:
+        env = stored.environment(", or export the memory alone by --episodes 0")
     model = stored.load()
     parts = {"memory": memory_columns(model.policy.memory)}
     target = _target(arguments, stored, model)  # refused before anything is played

@@ -23,7 +23,8 @@ from imel.errors import ImelError
 from imel.explain.lesson_words import episode_words, number, return_words, steps_words
 from imel.explain.reduced import lesson_sizes
 from imel.explain.worth import Worth
-from imel.pictures.lessons import DeletionCurve, LessonHistory, deletion_figure, lessons_figure
+from imel.pictures.lessons import LessonHistory, deletion_figure, lessons_figure
+from imel.pictures.run import DOTS_PER_INCH
 from imel.policy import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.layout import DELETION, LESSONS
@@ -48,8 +49,6 @@ examples:
   imel lessons runs/cheetah
   imel lessons runs/cheetah --worth --gradient-episodes 64
   imel lessons runs/cheetah --deletion --episodes 20"""
-
-_DOTS_PER_INCH = 130
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ def run(argv: Sequence[str]) -> int:
     )
     history = history_of(policy, f"{env}: {len(policy.lessons):,} lessons", worth)
     picture = stored.folder / LESSONS
-    lessons_figure(history).savefig(picture, dpi=_DOTS_PER_INCH)
+    lessons_figure(history).savefig(picture, dpi=DOTS_PER_INCH)
     document: dict[str, Any] = {
         "model": str(stored.model_path),
         "lessons": largest_first(history, arguments.count),
@@ -111,7 +110,8 @@ def run(argv: Sequence[str]) -> int:
     if arguments.deletion:
         document["deletion"], said = _delete(policy, stored, env, arguments)
         lines += said
-    print(json.dumps(document, indent=2) if arguments.json else "\n".join(lines))
+    text = json.dumps(document, indent=2, default=np.ndarray.tolist)
+    print(text if arguments.json else "\n".join(lines))
     return 0
 
 
@@ -127,7 +127,7 @@ def _policy_of(stored: StoredRun) -> RidgePolicy:
     return policy
 
 
-def history_of(policy: RidgePolicy, title: str, worth: Worth | None = None) -> LessonHistory:
+def history_of(policy: RidgePolicy, title: str, worth: Worth | None) -> LessonHistory:
     """Return the lessons of a policy with their sizes, in the order in which they began."""
     names = ("episodes", "counts", "starts", "ends")
     columns = {name: policy.lessons.column(name).cpu().numpy() for name in names}
@@ -178,21 +178,13 @@ def _delete(
         )
     path = stored.folder / DELETION
     title = f"{env}: without some of {len(policy.lessons):,} lessons"
-    curves = [
-        DeletionCurve(
-            [each.share for each in deletions],
-            [getattr(each, kind).returns for each in deletions],
-            [getattr(each, kind).shift for each in deletions],
-        )
-        for kind in ("largest", "similar", "random")
-    ]
-    deletion_figure(title, whole, *curves).savefig(path, dpi=_DOTS_PER_INCH)
+    deletion_figure(title, whole, deletions).savefig(path, dpi=DOTS_PER_INCH)
     lines = [*_deletion_words(whole, deletions, arguments), f"picture: {path}"]
     document = {
         "episodes": arguments.episodes,
         "draws": arguments.draws,
-        "whole": whole.tolist(),
-        "without": [_plain(asdict(each)) for each in deletions],
+        "whole": whole,
+        "without": [asdict(each) for each in deletions],
         "picture": str(path),
     }
     return document, lines
@@ -215,10 +207,3 @@ def _deletion_words(
         )
         lines.append(f"{name:<20}{''.join(cells)}")
     return lines
-
-
-def _plain(value: Any) -> Any:
-    """Return the same with lists for arrays."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    return value.tolist() if isinstance(value, np.ndarray) else value

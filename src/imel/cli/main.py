@@ -13,25 +13,22 @@ from collections.abc import Sequence
 from imel import __version__
 from imel.errors import ImelError, SettingsError, nearest_name
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    # name: (module with a function run(argv) -> exit code, one line of help)
-    "train": ("imel.cli.train", "learn a policy, evaluate it, draw it; all in a run directory"),
-    "resume": ("imel.cli.resume", "go on with a run that was stopped or killed, bit for bit"),
-    "eval": ("imel.cli.eval", "play episodes with a trained policy and report its returns"),
-    "bench": ("imel.cli.bench", "run tasks x algorithms x seeds side by side, and tabulate them"),
-    "tune": ("imel.cli.tune", "search settings that learn a task better than the default ones"),
-    "report": ("imel.cli.report", "tables and figures of a store that bench has filled"),
-    "explore": ("imel.cli.explore", "open a web page over a run's memory: why each action"),
-    "why": ("imel.cli.why", "play an episode and say what made one of its actions"),
-    "lessons": ("imel.cli.lessons", "which episodes taught a policy most, and what it is without"),
-    "probe": ("imel.cli.probe", "judge interpolators on a run's memories, apart from returns"),
-    "export": (
-        "imel.cli.export",
-        "write the policy for ONNX or NumPy, the memory for Minari, pandas",
-    ),
-    "push": ("imel.cli.push", "publish a run with a model card on the Hugging Face hub"),
-    "pull": ("imel.cli.pull", "get a published run into a run directory"),
-    "plot": ("imel.cli.plot", "draw a run's learning curve and policy, an update, an animation"),
+COMMANDS = {
+    # name of a module here with a function run(argv) -> exit code: one line of help
+    "train": "learn a policy, evaluate it, draw it; all in a run directory",
+    "resume": "go on with a run that was stopped or killed, bit for bit",
+    "eval": "play episodes with a trained policy and report its returns",
+    "bench": "run tasks x algorithms x seeds side by side, and tabulate them",
+    "tune": "search settings that learn a task better than the default ones",
+    "report": "tables and figures of a store that bench has filled",
+    "explore": "open a web page over a run's memory: why each action",
+    "why": "play an episode and say what made one of its actions",
+    "lessons": "which episodes taught a policy most, and what it is without",
+    "probe": "judge interpolators on a run's memories, apart from returns",
+    "export": "write the policy for ONNX or NumPy, the memory for Minari, pandas",
+    "push": "publish a run with a model card on the Hugging Face hub",
+    "pull": "get a published run into a run directory",
+    "plot": "draw a run's learning curve and policy, an update, an animation",
 }
 
 USAGE_ERROR, INTERRUPTED = 2, 130
@@ -50,7 +47,7 @@ _EXAMPLES = """\
 
 def help_text() -> str:
     """What `imel --help` prints."""
-    commands = "\n".join(f"  {name:<8} {line}" for name, (_, line) in COMMANDS.items())
+    commands = "\n".join(f"  {name:<8} {line}" for name, line in COMMANDS.items())
     return (
         "usage: imel COMMAND [options]\n\n"
         "Improved Memories Learning: reinforcement learning by interpolating improved memories.\n\n"
@@ -67,11 +64,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _speak_in_lines()
     try:
         return _dispatch(arguments)
-    except ImelError as error:
-        print(f"imel: error: {_one_line(error)}", file=sys.stderr)
-        return USAGE_ERROR
-    except OSError as error:  # a full disk, a folder that cannot be written, a missing file
-        print(f"imel: error: {_one_line(error)}", file=sys.stderr)
+    except (ImelError, OSError) as error:  # also a full disk, a missing file
+        line = " ".join(str(error).split()) or type(error).__name__
+        print(f"imel: error: {line}", file=sys.stderr)
         return USAGE_ERROR
     except KeyboardInterrupt:
         print("imel: interrupted", file=sys.stderr)
@@ -99,10 +94,5 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name not in COMMANDS:
         raise SettingsError(f"unknown command '{name}'; {nearest_name(name, COMMANDS)}")
-    module = importlib.import_module(COMMANDS[name][0])
-    code: int = module.run(rest)
+    code: int = importlib.import_module(f"imel.cli.{name}").run(rest)
     return code
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

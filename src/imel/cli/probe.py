@@ -16,18 +16,11 @@ from rich.table import Table
 
 from imel.cli.arguments import StoredRunArguments, parse, refuse_repeated_flags, wide_console
 from imel.errors import SettingsError
-from imel.pictures.probe import ProbedInterpolator, probe_figure
+from imel.pictures.probe import probe_figure
+from imel.pictures.run import DOTS_PER_INCH
 from imel.policy import ImelPolicy
 from imel.probe.contestants import CONTESTANTS, find_contestant
-from imel.probe.measures import (
-    KL,
-    Judgement,
-    Memories,
-    acting_error,
-    folds_of,
-    judge,
-    memories_of,
-)
+from imel.probe.measures import KL, Judgement, acting_error, folds_of, judge, memories_of
 from imel.runs.layout import PROBE, PROBE_PICTURE, write_json
 
 _DESCRIPTION = f"""\
@@ -50,8 +43,6 @@ examples:
   imel probe runs/cheetah
   imel probe runs/cheetah --interpolators ridge mki sklearn.ensemble.ExtraTreesRegressor
   imel probe runs/cheetah --interpolators ridge mymodule.MyInterpolator"""
-
-_DOTS_PER_INCH = 130
 
 
 @dataclass(frozen=True)
@@ -90,30 +81,26 @@ def run(argv: Sequence[str]) -> int:
                 judge(name, fit, memories, folds, arguments.seed, lambda: bar.advance(task))
             )
     judged.sort(key=lambda each: -each.gain.value)
-    title = f"{stored.env or stored.title}, {type(policy).__name__}: {_extent(memories)}"
+    count, episodes = len(memories.states), len(torch.unique(memories.episodes))
+    extent = f"{count:,} memories of {episodes:,} episodes"
+    title = f"{stored.env or stored.title}, {type(policy).__name__}: {extent}"
+    acting = acting_error(memories)
     document = {
         "model": str(stored.model_path),
-        "memories": len(memories.states),
-        "episodes": len(torch.unique(memories.episodes)),
+        "memories": count,
+        "episodes": episodes,
         "folds": len(folds),
         "seed": arguments.seed,
         "kl": KL,
-        "acting_error": acting_error(memories),
+        "acting_error": acting,
         "interpolators": [asdict(each) for each in judged],
     }
     write_json(stored.folder / PROBE, document)
     picture = stored.folder / PROBE_PICTURE
-    probed = [ProbedInterpolator(each.name, each.gain, each.misfit) for each in judged]
-    figure = probe_figure(title, KL, acting_error(memories), probed)
-    figure.savefig(picture, dpi=_DOTS_PER_INCH)
-    _print(title, judged, acting_error(memories))
+    probe_figure(title, acting, judged).savefig(picture, dpi=DOTS_PER_INCH)
+    _print(title, judged, acting)
     print(f"written: {stored.folder / PROBE}, {picture}")
     return 0
-
-
-def _extent(memories: Memories) -> str:
-    count = len(torch.unique(memories.episodes))
-    return f"{len(memories.states):,} memories of {count:,} episodes"
 
 
 def _print(title: str, judged: Sequence[Judgement], acting: float) -> None:

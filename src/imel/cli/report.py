@@ -51,7 +51,12 @@ def run(argv: Sequence[str]) -> int:
     words = argv[1:] if name else argv
     arguments: ReportArguments = parse(ReportArguments, words, "imel report", _DESCRIPTION)
     store = arguments.store or latest_store()
-    results = _read(store)
+    if not store.is_dir():
+        raise SettingsError(f"there is no store at {store}")
+    rows = Store(store).rows()
+    if not rows:
+        raise ImelError(f"the store at {store} is empty")
+    results = gather(rows)
     out = arguments.out or store / "report"
     if name is not None:
         files = {out / f"{name}.png": png(paper_figure(results, name))}
@@ -70,15 +75,6 @@ def latest_store() -> Path:
     noted = Path(LATEST.read_text(encoding="utf-8"))
     here = Path.cwd()
     return noted.relative_to(here) if noted.is_relative_to(here) else noted
-
-
-def _read(folder: Path) -> Results:
-    if not folder.is_dir():
-        raise SettingsError(f"there is no store at {folder}")
-    rows = Store(folder).rows()
-    if not rows:
-        raise ImelError(f"the store at {folder} is empty")
-    return gather(rows)
 
 
 def _report_files(results: Results, arguments: ReportArguments, out: Path) -> dict[Path, bytes]:

@@ -7,13 +7,11 @@ Every flag comes from a dataclass: the policy's settings and options, `RunArgume
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, make_dataclass
-from dataclasses import field as dataclass_field
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,18 +21,17 @@ from rich.console import Console
 
 from imel.algorithm import IMeL
 from imel.cli.arguments import Flag, parse, peek
+from imel.envpool import usable_cores
 from imel.errors import CheckpointError, ImelError, SettingsError
 from imel.persistence.resume import differences, latest_checkpoint
 from imel.pictures.run import draw_run
-from imel.policy import ImelPolicy
 from imel.policy.refusal import refuse_unused
 from imel.runs import layout
 from imel.runs.best import best_of
-from imel.runs.identity import differences_to_resume, outcome_of, read_own, run_id_of
 from imel.runs.plan import Plan, RunArguments, checked, find_policy, read_config, settings_in
 from imel.runs.provenance import provenance
 from imel.runs.running import evaluate_run, learn, make_model
-from imel.runs.stored import find_run
+from imel.runs.stored import differences_to_resume, find_run, outcome_of, read_own, run_id_of
 from imel.settings import Settings
 
 _DESCRIPTION = """\
@@ -98,7 +95,8 @@ def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
     document = {} if path is None else read_config(Path(path))
     policy = peek(argv, "--policy") or document.get("policy", RunArguments.policy)
     policy_class = find_policy(policy)
-    _refuse_flags(argv, policy_class)
+    flags = (word.partition("=")[0] for word in argv if word.startswith("--"))
+    refuse_unused({flag[2:].replace("-", "_"): None for flag in flags}, policy_class)
     given = settings_in(document)
     refuse_unused(given, policy_class)
     settings = policy_class.settings_class().updated(given, policy_class.__name__)
@@ -120,41 +118,27 @@ def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
 
 def _with_environments(argv: Sequence[str]) -> list[str]:
     """Replace `--n-envs auto` by one environment a core: the plan has the number."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    number = str(min(max(cores or 1, Settings.n_envs), _MOST_ENVIRONMENTS))
+    number = str(min(max(usable_cores(), Settings.n_envs), _MOST_ENVIRONMENTS))
     words = [f"--n-envs={number}" if word == "--n-envs=auto" else word for word in argv]
     pairs = zip(["", *words], words, strict=False)
     return [number if pair == ("--n-envs", "auto") else pair[1] for pair in pairs]
-
-
-def _refuse_flags(argv: Sequence[str], policy_class: type[ImelPolicy]) -> None:
-    """Refuse flags of settings that the policy does not use."""
-    words = (word.partition("=")[0] for word in argv if word.startswith("--"))
-    refuse_unused({word[2:].replace("-", "_"): None for word in words}, policy_class)
 
 
 def _argument_class(
     document: Mapping[str, Any], settings: Settings, policy: str, options: Any
 ) -> type[Any]:
     """The dataclass whose fields are the command line, with the defaults that hold here."""
-    known = {f.name for f in fields(RunArguments)}
-    run = {name: value for name, value in document.items() if name in known}
-    environment: Any = Annotated[
+    run = {f.name: document[f.name] for f in fields(RunArguments) if f.name in document}
+    environment = Annotated[
         str,
         tyro.conf.Positional,
         tyro.conf.arg(metavar="ENV", help="Environment id, such as Pendulum-v1."),
     ]
-    columns: list[Any] = [
-        ("env", environment, document.get("env", tyro.MISSING)),
-        ("run", RunArguments, RunArguments(**run)),
-        ("files", FileArguments, FileArguments()),
-    ]
-    columns += [("settings", type(settings), settings), (policy, type(options), options)]
-    return make_dataclass(
-        "TrainArguments",
-        [(name, kind, dataclass_field(default=value)) for name, kind, value in columns],
-        frozen=True,
-    )
+    groups = {"run": RunArguments(**run), "files": FileArguments(), "settings": settings}
+    groups[policy] = options
+    columns = [(name, type(group), field(default=group)) for name, group in groups.items()]
+    env: Any = ("env", environment, field(default=document.get("env", tyro.MISSING)))
+    return make_dataclass("TrainArguments", [env, *columns], frozen=True)
 
 
 def _write_provenance(model: IMeL, folder: Path) -> None:
@@ -256,8 +240,8 @@ def _say_what_next(folder: Path, console: Console) -> None:
     names = " ".join(file.name for file in layout.files_of_a_run(folder))
     console.out(f"written to {folder}: {names}", highlight=False)
     place, program = shlex.quote(str(folder)), _program()
-    opener = {"darwin": "open ", "win32": "start "}.get(sys.platform, "xdg-open ")
-    opener = opener if sys.platform == "win32" or shutil.which(opener.strip()) else ""
+    opener = "open" if sys.platform == "darwin" else "xdg-open"
+    opener = f"{opener} " if shutil.which(opener) else ""
     lines = [
         (f"{opener}{shlex.quote(str(folder / layout.CURVE))}", "the returns over training"),
         (f"{opener}{shlex.quote(str(folder / layout.POLICY))}", "the policy over the state"),

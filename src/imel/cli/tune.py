@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 
 from imel.cli.arguments import (
@@ -12,7 +11,8 @@ from imel.cli.arguments import (
     settings_from,
     wide_console,
 )
-from imel.errors import ImelError, SettingsError
+from imel.errors import SettingsError
+from imel.extras import require
 from imel.tune import TuneArguments
 
 _DESCRIPTION = """\
@@ -33,8 +33,7 @@ def run(argv: Sequence[str]) -> int:
     refuse_repeated_flags(argv)
     arguments: TuneArguments = parse(TuneArguments, argv, "imel tune", _DESCRIPTION)
     _check(arguments)
-    if importlib.util.find_spec("optuna") is None:
-        raise ImelError("imel tune needs Optuna: pip install 'imel[tune]'")
+    require("optuna", "tune")
     from imel.tune.tuning import tune
 
     return tune(arguments, settings_from(arguments.set), wide_console())

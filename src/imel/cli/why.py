@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,11 +20,12 @@ from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.distributions import vector
 from imel.errors import SettingsError
 from imel.explain import Explanation, LessonExplanation, explain, familiarity_of
-from imel.names import DimensionNames, names_of
+from imel.names import DimensionNames
 from imel.pictures.why import Chosen, Why, draw_frames
-from imel.playing import make_environment, play, require_spaces
+from imel.playing import names_in
 from imel.policy import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import EVALUATION_SEED
+from imel.runs.lessons import visited_states
 
 _DESCRIPTION = """\
 Play an episode with a policy's mean action, and say what made the action at one step, or at its
@@ -74,10 +74,10 @@ def run(argv: Sequence[str]) -> int:
     stored = arguments.open(memories=1)
     env = stored.environment()
     policy = ImelPolicy.load(str(stored.model_path))
-    states = observations_of(policy, env, arguments.seed)
+    states = visited_states(policy, env, arguments.seed)
     ridge = isinstance(policy, RidgePolicy)
     without = _without(arguments, ridge)
-    names = _names(policy, env)
+    names = names_in(env, policy.dimensions)
     chosen = [
         _explained(policy, name, step, states[step], without, names)
         for name, step in choose_steps(policy, states, arguments.step)
@@ -103,14 +103,6 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def observations_of(policy: ImelPolicy, env_id: str, seed: int) -> NDArray[Any]:
-    """Return the raw states of an episode with the deterministic action."""  # [T, d_s]
-    with closing(make_environment(env_id, rendered=False)) as env:
-        require_spaces(policy, env, env_id)
-        episode = play(env, lambda seen: policy.predict(seen, deterministic=True)[0], seed)
-        return np.concatenate([policy.observe(step.observation) for step in episode])
-
-
 def choose_steps(
     policy: ImelPolicy, states: NDArray[Any], step: int | None
 ) -> list[tuple[str, int]]:
@@ -124,9 +116,9 @@ def choose_steps(
     scores = familiarity_of(policy)(torch.as_tensor(states, device=policy.device))
     if np.isnan(scores).any():
         return [("the first; the memory holds a single episode to compare with", 0)]
-    chosen = [("the most familiar", int(scores.argmax()))]
-    chosen.append(("the least familiar", int(scores.argmin())))
-    return chosen if chosen[0][1] != chosen[1][1] else chosen[:1]
+    most, least = int(scores.argmax()), int(scores.argmin())
+    chosen = [("the most familiar", most), ("the least familiar", least)]
+    return chosen if most != least else chosen[:1]
 
 
 def _without(arguments: WhyArguments, ridge: bool) -> tuple[int, ...]:
@@ -136,11 +128,6 @@ def _without(arguments: WhyArguments, ridge: bool) -> tuple[int, ...]:
     if not ridge and arguments.without_lesson:
         raise SettingsError("only a RidgePolicy has lessons: leave out by --without-episode")
     return arguments.without_lesson or arguments.without_episode
-
-
-def _names(policy: ImelPolicy, env_id: str) -> DimensionNames:
-    with closing(make_environment(env_id, rendered=False)) as env:
-        return names_of(env, policy.dimensions)
 
 
 def _explained(

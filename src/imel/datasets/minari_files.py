@@ -16,16 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from imel.datasets.columns import (
-    SCALARS,
-    VECTORS,
-    WHOLE,
-    Array,
-    Columns,
-    Logged,
-    checked,
-    trajectories,
-)
+from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, checked, trajectories
 from imel.datasets.episodes import logged_episodes, require_same_actions
 from imel.datasets.minari_checks import one_line
 from imel.errors import ImelError
@@ -157,6 +148,5 @@ def read_minari(dataset: Any, policy: ImelPolicy) -> Logged:
         columns = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     except (TypeError, ValueError) as error:
         raise ImelError(f"{source} has episodes of different shapes: {one_line(error)}") from None
-    assert set(WHOLE) <= set(columns)
     widths = policy.memory.states.shape[1], policy.memory.actions.shape[1]
     return Logged(checked(columns, *widths, source), "annotated", rewarded=True)

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from torch.utils.tensorboard import SummaryWriter
 
 from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, checked
+from imel.datasets.minari_checks import one_line
 from imel.errors import ImelError
 from imel.extras import require
 from imel.persistence.files import write_atomically
@@ -31,7 +32,7 @@ def write_parquet(
     path: Path,
     columns: Columns,
     document: Mapping[str, Any],
-    extra: Mapping[str, Array] | None = None,
+    extra: Mapping[str, Array],
 ) -> None:
     """Write columns, and some more of the user's choice, to a file that must not exist yet."""
     pyarrow, parquet = require("pyarrow", "datasets"), require("pyarrow.parquet", "datasets")
@@ -50,7 +51,7 @@ def write_parquet(
         **document,
         "widths": {name: columns[name].shape[1] for name in VECTORS},
     }
-    made = pyarrow.table({**table, **(extra or {})})
+    made = pyarrow.table({**table, **extra})
     made = made.replace_schema_metadata({_KEY: json.dumps(manifest)})
     content = io.BytesIO()
     parquet.write_table(made, content, compression="zstd")
@@ -67,8 +68,7 @@ def read_parquet(path: Path, policy: ImelPolicy) -> Logged:
             raise ImelError(f"{path} has {rows} rows; at most {_MOST_ROWS} are read")
         table = parquet.read_table(path)
     except (pyarrow.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise ImelError(f"{path} is not a Parquet file, or is damaged: {reason}") from None
+        raise ImelError(f"{path} is not a Parquet file, or is damaged: {one_line(error)}") from None
     manifest = _manifest(table, path)
     mine = action_bounds(policy.action_space)
     theirs = {name: manifest.get(name) for name in mine}
@@ -87,8 +87,7 @@ def read_parquet(path: Path, policy: ImelPolicy) -> Logged:
             parts = [_array(table, f"{singular}_{i}") for i in range(width)]
             columns[name] = np.stack(parts, axis=1)
     except (KeyError, TypeError, ValueError, pyarrow.ArrowException) as error:
-        reason = " ".join(str(error).split())
-        raise ImelError(f"{path} lacks a column that imel has written: {reason}") from None
+        raise ImelError(f"{path} lacks a column that imel has written: {one_line(error)}") from None
     state_dim, action_dim = policy.memory.states.shape[1], policy.memory.actions.shape[1]
     columns = checked(columns, state_dim, action_dim, str(path))
     return Logged(columns, "annotated", rewarded=True)

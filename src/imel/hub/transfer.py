@@ -26,7 +26,6 @@ from imel.hub.card import model_card
 from imel.persistence.checkpoint import LARGEST_FILE
 from imel.persistence.files import write_atomically
 from imel.policy import POLICIES
-from imel.runs.identity import differences_to_config, outcome_of, read_own
 from imel.runs.layout import (
     CONFIG,
     CURVE,
@@ -39,6 +38,7 @@ from imel.runs.layout import (
     read_evaluation,
     read_table,
 )
+from imel.runs.stored import differences_to_config, outcome_of, read_own
 
 CARD = "README.md"
 KNOWN = (

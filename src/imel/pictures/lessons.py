@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import EngFormatter, PercentFormatter
 from numpy.typing import NDArray
 
 from imel.pictures.nearby import draw_episodes, quiet_axes
+from imel.runs.lessons import Deletion, Removal
 
 Array = NDArray[Any]
 
@@ -39,21 +39,10 @@ class LessonHistory:
     errors: Array | None = None  # [L] its standard error
 
 
-@dataclass(frozen=True)
-class DeletionCurve:
-    """The policy without growing shares of its lessons, chosen in one way."""
-
-    shares: Sequence[float]
-    returns: Sequence[Array]  # of episodes, or means of several draws
-    shifts: Sequence[float]
-    """The change of the action."""
-
-
 def lessons_figure(history: LessonHistory) -> Figure:
     """Draw the returns of episodes over the run, and below them the sizes of their lessons."""
     judged = history.worth is not None
     figure = Figure(figsize=(9, 7.5 if judged else 6), layout="constrained")
-    FigureCanvasAgg(figure)
     heights = [3, 2, 2] if judged else [3, 2]
     above, middle, *rest = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
     below = rest[0] if rest else middle
@@ -151,26 +140,24 @@ def _draw_worth(axes: Axes, history: LessonHistory) -> None:
     axes.set_ylabel("worth to the return\n(± standard error)")
 
 
-def deletion_figure(
-    title: str, whole: Array, largest: DeletionCurve, similar: DeletionCurve, random: DeletionCurve
-) -> Figure:
+def deletion_figure(title: str, whole: Array, deletions: Sequence[Deletion]) -> Figure:
     """Draw return and change of the action against the share of lessons taken back."""
     figure = Figure(figsize=(11, 4.6), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     figure.suptitle(title, fontsize=13)
-    shares = [0.0, *largest.shares]
-    for curve, colour, label in (
-        (random, _RANDOM, "as many at random"),
-        (similar, _SIMILAR, "of the episodes most alike"),
-        (largest, _LARGEST, "the largest shares of the policy"),
+    shares = [0.0, *(each.share for each in deletions)]
+    for kind, colour, label in (
+        ("random", _RANDOM, "as many at random"),
+        ("similar", _SIMILAR, "of the episodes most alike"),
+        ("largest", _LARGEST, "the largest shares of the policy"),
     ):
-        played = [whole, *curve.returns]
+        removals: list[Removal] = [getattr(each, kind) for each in deletions]
+        played = [whole, *(removal.returns for removal in removals)]
         means = [float(returns.mean()) for returns in played]
         errors = [float(returns.std() / max(1, len(returns) - 1) ** 0.5) for returns in played]
         style = {"color": colour, "marker": "o", "linewidth": 2, "label": label}
         left.errorbar(shares, means, yerr=errors, capsize=4, **style)
-        right.plot(shares, [0.0, *curve.shifts], **style)
+        right.plot(shares, [0.0, *(removal.shift for removal in removals)], **style)
     left.set_ylabel("deterministic return (mean, standard error)")
     right.set_ylabel("change of the action (root mean square)")
     for axes in (left, right):

@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from imel.pictures.nearby import quiet_axes
+from imel.probe.measures import KL, Judgement
 
 _GAIN, _MISFIT, _NOTHING = "#2166ac", "#e08214", "#8a8a8a"
 
 
-@dataclass(frozen=True)
-class ProbedInterpolator:
-    """An interpolator's figures, each with its standard error."""
-
-    name: str
-    gain: tuple[float, float]
-    misfit: tuple[float, float]
-
-
-def probe_figure(
-    title: str, kl: float, acting: float, probed: Sequence[ProbedInterpolator]
-) -> Figure:
+def probe_figure(title: str, acting: float, probed: Sequence[Judgement]) -> Figure:
     """Draw gains on the left and errors on the right, a line for each interpolator."""
     figure = Figure(figsize=(11, 1.8 + 0.36 * len(probed)), layout="constrained")
-    FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
     figure.suptitle(title, fontsize=13)
     places = np.arange(len(probed))[::-1]
@@ -41,7 +28,7 @@ def probe_figure(
     left.set_yticks(places, [each.name for each in probed])
     left.set_ylim(-0.6, len(probed) - 0.4)
     left.set_title("more is better", fontsize=10)
-    left.set_xlabel(f"gain: held-out improvement at a mean KL of {kl:g}\n(± standard error)")
+    left.set_xlabel(f"gain: held-out improvement at a mean KL of {KL:g}\n(± standard error)")
     right.axvline(acting, color=_NOTHING, linestyle="--", linewidth=1, label="acting means, known")
     right.set_xscale("log")
     right.set_title("less is better", fontsize=10)

@@ -92,7 +92,7 @@ def pose(env: Environment, observation: Array) -> None:
         raise UnclearStateError("the observation does not determine what is to be drawn")
 
 
-_POSED = (*("Continuous_MountainCarEnv", "MountainCarEnv", "CartPoleEnv", "InvertedPendulumEnv"),)
+_POSED = ("Continuous_MountainCarEnv", "MountainCarEnv", "CartPoleEnv", "InvertedPendulumEnv")
 """Environments that observe their whole state as it is."""
 
 

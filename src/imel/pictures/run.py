@@ -34,13 +34,8 @@ def draw_run(
     folder: Path, model: IMeL, config: Mapping[str, Any], action: int | None = None
 ) -> list[Path]:
     """Draw policy.png and, if there is a record of the training, curve.png."""
-    title = ", ".join(
-        [
-            *([config["env"]] if "env" in config else []),
-            type(model.policy).__name__,
-            *([f"seed {config['seed']}"] if "seed" in config else []),
-        ]
-    )
+    seed = f"seed {config['seed']}" if "seed" in config else None
+    title = ", ".join(filter(None, [config.get("env"), type(model.policy).__name__, seed]))
     names = names_in(config.get("env"), model.policy.dimensions)
     surface = policy_surface(model.policy, title, names, action)
     figures = {layout.POLICY: surface_figure(surface)}
@@ -58,8 +53,8 @@ def models_of(files: StoredRun) -> tuple[str, list[StoredModel]]:
     usable = {model.iteration: model for model in files.models if model.iteration is not None}
     if not usable:
         raise ImelError(f"no checkpoint or model in {files.place} says how far it was trained")
-    env = [] if files.env is None else [files.env]
-    return ", ".join([*env, files.title]), [usable[key] for key in sorted(usable)]
+    name = ", ".join(filter(None, [files.env, files.title]))
+    return name, [usable[key] for key in sorted(usable)]
 
 
 def update_step(place: Path, iteration: int | None, action: int | None) -> UpdateStep:

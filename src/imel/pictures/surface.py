@@ -29,7 +29,7 @@ _MOST_SHOWN, _MOST_ARROWS = 300, 40
 _ARROW_HEIGHT = 0.06
 """The arrow of a change by one policy unit, as a share of the map's height."""
 _TICKS = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
-_GIF_DOTS_PER_INCH = 90
+_GIF_DOTS_PER_INCH, _FRAMES_PER_SECOND = 90, 4
 _LAST = 6
 """The last frame of an animation stays as long as this many."""
 _REACH = 0.05
@@ -73,17 +73,12 @@ def surface_figure(surface: PolicySurface) -> Figure:
     figure = Figure(figsize=(13, 5.8), layout="constrained")
     figure.suptitle(surface.title, fontsize=13)
     left, right = figure.subplots(1, 2)
-    _draw_policy(figure, left, surface)
+    title = f"the policy, and memories coloured by their improvement {symbol_of(surface.span)}*"
+    left.set_title(title, fontsize=11)
+    _colour_bar(figure, left, draw_map(left, surface), surface)
     _draw_update(right, surface)
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)
     return figure
-
-
-def _draw_policy(figure: Figure, axes: Axes, surface: PolicySurface) -> None:
-    image = draw_map(axes, surface)
-    symbol = symbol_of(surface.span)
-    axes.set_title(f"the policy, and memories coloured by their improvement {symbol}*", fontsize=11)
-    _colour_bar(figure, axes, image, surface)
 
 
 def _colour_bar(figure: Figure, axes: Axes, image: QuadMesh, surface: PolicySurface) -> None:
@@ -148,7 +143,7 @@ def _draw_update(axes: Axes, surface: PolicySurface) -> None:
     axes.set_title("the memories' improvement, and the policy made of it", fontsize=11)
 
 
-def save_animation(surfaces: Sequence[PolicySurface], path: Path, per_second: int = 4) -> None:
+def save_animation(surfaces: Sequence[PolicySurface], path: Path) -> None:
     """Write maps with the same axes as the frames of a GIF; each has its own title."""
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     axes = figure.subplots()
@@ -158,7 +153,7 @@ def save_animation(surfaces: Sequence[PolicySurface], path: Path, per_second: in
     axes.set_title(max((surface.title for surface in surfaces), key=len), fontsize=11)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
-    writer = PillowWriter(fps=per_second)
+    writer = PillowWriter(fps=_FRAMES_PER_SECOND)
     with writer.saving(figure, path, _GIF_DOTS_PER_INCH):
         for number, surface in enumerate(surfaces):
             axes.clear()

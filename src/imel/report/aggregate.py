@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from imel.pictures.nearby import quiet_axes
 from imel.report.names import Styles, algorithm_name, legend_handles, styles
 from imel.report.results import Results
-from imel.report.scores import Scale, overall, overall_difference, profile
+from imel.report.scores import Scale, overall, overall_difference, profile, strata
 
 _TITLES = {"evaluated": "deterministic return", "explored": "training return, last 10 % of steps"}
 _THRESHOLDS = 100
@@ -74,13 +75,7 @@ def profile_figure(
     axes.set_xlabel(f"{_score_label(reference)}, τ")
     axes.set_ylabel("share of runs with a score above τ")
     style = styles(results.labels)
-    every = [
-        scores
-        for scale in chosen
-        for label in labels
-        if (scores := scale.scores(label)) is not None
-    ]
-    reach = float(np.concatenate(every).max())
+    reach = max(float(scores.max()) for label in labels for scores in strata(chosen, label))
     thresholds = np.linspace(0.0, min(max(1.05 * reach, 1.1), _FARTHEST), _THRESHOLDS)
     shown = [label for label in labels if overall(chosen, label) is not None]
     for label in shown:
@@ -135,9 +130,8 @@ def _draw_changes(
 def _mark_levels(axes: Axes, levels: Sequence[float] = (0.0, 1.0)) -> None:
     for level in levels:
         axes.axvline(level, color=_GREY, linewidth=0.9, linestyle=(0, (4, 4)), zorder=0)
-    axes.grid(alpha=0.25)
     axes.tick_params(labelsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
+    quiet_axes(axes)
 
 
 def _score_label(reference: str) -> str:

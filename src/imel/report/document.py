@@ -56,12 +56,16 @@ def make_report(results: Results, baseline: str, against: Sequence[str], images:
 
     Comparisons are made with the baseline, and with the others named, as far as they were run.
     """
-    _refuse_nothing(results)
+    if not results.labels:
+        failed = f"; failed: {'; '.join(results.failures)}" if results.failures else ""
+        raise ImelError(f"the store has no finished run{failed}")
     others = [name for name in against if name != baseline and name in results.labels]
     figures: dict[str, Figure] = {
         name: curves_figure(results, results.algorithms, kind) for name, kind in _CURVES.items()
     }
-    sections = [_curves_section(images), _tasks_section(results, baseline, others)]
+    curves = (f"![{kind.caption}]({images}{name})" for name, kind in _CURVES.items())
+    sections = ["\n\n".join(["## Learning curves", *curves])]
+    sections.append(_tasks_section(results, baseline, others))
     notes = _notes(results, baseline)
     if baseline in results.labels:
         text, drawn, reasons = _scores_section(results, baseline, others, images)
@@ -95,12 +99,6 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-def _refuse_nothing(results: Results) -> None:
-    if not results.labels:
-        failed = f"; failed: {'; '.join(results.failures)}" if results.failures else ""
-        raise ImelError(f"the store has no finished run{failed}")
-
-
 def _notes(results: Results, baseline: str) -> list[str]:
     notes = []
     if baseline not in results.labels:
@@ -121,12 +119,6 @@ def _notes(results: Results, baseline: str) -> list[str]:
             f"some results rest on {fewest} of the {_ENOUGH} seeds an interval should have"
         )
     return notes
-
-
-def _curves_section(images: str) -> str:
-    lines = ["## Learning curves"]
-    lines += [f"![{kind.caption}]({images}{name})" for name, kind in _CURVES.items()]
-    return "\n\n".join(lines)
 
 
 def _tasks_section(results: Results, baseline: str, others: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from imel.pictures.nearby import Array
+from imel.pictures.nearby import Array, quiet_axes
 from imel.report.names import Styles, legend_handles, short_steps, styles
 from imel.report.results import FinishedRun, Results, TaskResults, panel_title
 from imel.report.statistics import bootstrap, interquartile_mean
@@ -21,16 +21,6 @@ _POINTS = 50
 _PAPER_BAND = (20.0, 80.0)
 _LETTERS_PER_INCH = 10.5
 """Of a figure's title."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A curve over the seeds of one algorithm, and the band around it."""
-
-    steps: Array  # [P]
-    middle: Array  # [P]
-    low: Array  # [P]
-    high: Array  # [P]
 
 
 @dataclass(frozen=True)
@@ -82,13 +72,13 @@ def align(curves: Sequence[Array], steps: int) -> tuple[Array, Array]:
     return grid, np.stack([np.interp(grid, *curve.T) for curve in curves], axis=-1)
 
 
-def line(runs: Sequence[FinishedRun], steps: int, kind: CurveKind) -> Line | None:
-    """The curve of one algorithm on one task; None where no run has any value."""
+def line(runs: Sequence[FinishedRun], steps: int, kind: CurveKind) -> Array | None:
+    """Steps, middle, low and high ends of one algorithm's curve; None where no run has a value."""
     curves = [curve for run in runs if len(curve := kind.curve(run))]
     if not curves:
         return None
     grid, values = align(curves, steps)
-    return Line(grid, *kind.summary(values))
+    return np.stack([grid, *kind.summary(values)])  # [4, P]
 
 
 def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> Figure:
@@ -129,19 +119,19 @@ def _draw_panel(
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.tick_params(labelsize=8.5)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    quiet_axes(axes)
     axes.set_xlim(0.0, task.steps)
     for label in labels:
         shown = line(task.groups[label].runs, task.steps, kind) if label in task.groups else None
         if shown is None:
             continue
         colour, dashes = style[label]
-        axes.fill_between(shown.steps, shown.low, shown.high, color=colour, alpha=0.16, linewidth=0)
-        alone = "o" if len(shown.steps) == 1 else None
+        steps, middle, low, high = shown
+        axes.fill_between(steps, low, high, color=colour, alpha=0.16, linewidth=0)
+        alone = "o" if len(steps) == 1 else None
         axes.plot(
-            shown.steps,
-            shown.middle,
+            steps,
+            middle,
             color=colour,
             linestyle=dashes,
             linewidth=1.8,

@@ -11,32 +11,20 @@ Styles = Mapping[str, tuple[str, Any]]
 """Colour and matplotlib's line style, by label."""
 
 # Distinct for every common kind of colour blindness (Okabe and Ito). Line styles repeat it in grey
-_STYLES: Styles = {
-    "mki": ("#0072b2", "-"),
-    "np": ("#e69f00", "-"),
-    "anp": ("#cc79a7", "-"),
-    "regressor": ("#009e73", "-"),
-    "nearest": ("#56b4e9", "-"),
-    "ridge": ("#7a4a9e", "-"),
-    "trpo": ("#000000", (0, (4, 1.5))),
-    "ppo": ("#d55e00", (0, (1.5, 1.2))),
-    "udrl": ("#5d7f2a", (0, (5, 1.5, 1, 1.5))),
+_KNOWN: Mapping[str, tuple[str, str, Any]] = {
+    "mki": ("IMeL, MKI", "#0072b2", "-"),
+    "np": ("IMeL, NP", "#e69f00", "-"),
+    "anp": ("IMeL, attentive NP", "#cc79a7", "-"),
+    "regressor": ("IMeL, regressor", "#009e73", "-"),
+    "nearest": ("IMeL, nearest", "#56b4e9", "-"),
+    "ridge": ("IMeL, ridge", "#7a4a9e", "-"),
+    "trpo": ("TRPO", "#000000", (0, (4, 1.5))),
+    "ppo": ("PPO", "#d55e00", (0, (1.5, 1.2))),
+    "udrl": ("Upside-Down RL", "#5d7f2a", (0, (5, 1.5, 1, 1.5))),
+    "random": ("random", "#8c8c8c", ":"),
 }
-_NAMES = {
-    "mki": "IMeL, MKI",
-    "np": "IMeL, NP",
-    "anp": "IMeL, attentive NP",
-    "regressor": "IMeL, regressor",
-    "nearest": "IMeL, nearest",
-    "ridge": "IMeL, ridge",
-    "trpo": "TRPO",
-    "ppo": "PPO",
-    "udrl": "Upside-Down RL",
-    "random": "random",
-}
+"""Names of algorithms, in the order of tables and legends, with colour and line style."""
 _OTHERS = ("#8c8c8c", "#b8a600", "#8b4513", "#1b4d3e", "#f0a0a0")
-
-
 _TASKS = {
     "mountaincar": "MountainCarContinuous (2, 1)",
     "inverted-pendulum": "InvertedPendulum (4, 1)",
@@ -63,7 +51,7 @@ def task_title(task: str) -> str:
 
 def algorithm_order(label: str) -> tuple[int, str]:
     """Sorts IMeL's algorithms before the baselines, variants behind their base."""
-    names = list(_NAMES)
+    names = list(_KNOWN)
     family = label.split()[0]
     while family not in names and "-" in family:
         family = family.rpartition("-")[0]
@@ -72,14 +60,14 @@ def algorithm_order(label: str) -> tuple[int, str]:
 
 def algorithm_name(label: str) -> str:
     """What legends call it."""
-    return _NAMES.get(label, label)
+    return _KNOWN[label][0] if label in _KNOWN else label
 
 
 def styles(labels: Sequence[str]) -> Styles:
     """Colour and line style of each; those of a named algorithm are the same in every figure."""
-    unnamed = [label for label in labels if label not in _STYLES]
+    unnamed = [label for label in labels if label not in _KNOWN]
     others = {label: (_OTHERS[i % len(_OTHERS)], "-.") for i, label in enumerate(unnamed)}
-    return {label: _STYLES.get(label) or others[label] for label in labels}
+    return others | {label: _KNOWN[label][1:] for label in labels if label in _KNOWN}
 
 
 def legend_handles(labels: Sequence[str], style: Styles) -> list[Line2D]:

@@ -141,18 +141,14 @@ def _groups(cell: Mapping[tuple[str, str], list[Sequence[Row]]]) -> dict[str, Gr
         label = name if names.count(name) == 1 else f"{name} #{digest}"
         last = curves[0][-1]
         runs = sorted(map(_finished_run, curves), key=lambda run: run.seed)
-        groups[label] = Group(label, _base(last), tuple(runs))
+        base = last.get("variant_of") or (last["algorithm"] if last["overrides"] else None)
+        groups[label] = Group(label, base, tuple(runs))
     return {label: groups[label] for label in sorted(groups, key=algorithm_order)}
 
 
 def _label(row: Row) -> str:
     changes = (f"{name}={value}" for name, value in row["overrides"].items())
     return " ".join([row["algorithm"], *changes])
-
-
-def _base(row: Row) -> str | None:
-    base: str | None = row.get("variant_of")
-    return base or (row["algorithm"] if row["overrides"] else None)
 
 
 def _finished_run(curve: Sequence[Row]) -> FinishedRun:

@@ -69,8 +69,8 @@ def scales(results: Results, reference: str, measure: Measure) -> tuple[list[Sca
 
 def overall(chosen: Sequence[Scale], label: str) -> tuple[Estimate, int] | None:
     """Interquartile mean of an algorithm's scores over tasks and seeds, and over how many tasks."""
-    strata = _strata(chosen, label)
-    return (estimate(interquartile_mean, strata), len(strata)) if strata else None
+    found = strata(chosen, label)
+    return (estimate(interquartile_mean, found), len(found)) if found else None
 
 
 def overall_difference(chosen: Sequence[Scale], label: str, other: str) -> Estimate | None:
@@ -80,8 +80,8 @@ def overall_difference(chosen: Sequence[Scale], label: str, other: str) -> Estim
         for scale in chosen
         if scale.scores(label) is not None and scale.scores(other) is not None
     ]
-    strata = _strata(shared, label) + _strata(shared, other)
-    return estimate(difference_of_means, strata) if strata else None
+    found = strata(shared, label) + strata(shared, other)
+    return estimate(difference_of_means, found) if found else None
 
 
 def overall_probability(results: Results, label: str, other: str) -> Estimate | None:
@@ -93,14 +93,15 @@ def overall_probability(results: Results, label: str, other: str) -> Estimate | 
 
 def profile(chosen: Sequence[Scale], label: str, thresholds: Array) -> Array:
     """Share of runs above each threshold, tasks counted alike, and its band: [3, T]."""
-    above = [(scores > thresholds[:, None]).astype(np.float64) for scores in _strata(chosen, label)]
+    above = [(scores > thresholds[:, None]).astype(np.float64) for scores in strata(chosen, label)]
     return bootstrap(_mean_over_tasks, above)
 
 
-def _mean_over_tasks(strata: Sequence[Array]) -> Array:
-    mean: Array = np.mean([stratum.mean(axis=-1) for stratum in strata], axis=0)
+def _mean_over_tasks(samples: Sequence[Array]) -> Array:
+    mean: Array = np.mean([stratum.mean(axis=-1) for stratum in samples], axis=0)
     return mean
 
 
-def _strata(chosen: Sequence[Scale], label: str) -> list[Array]:
+def strata(chosen: Sequence[Scale], label: str) -> list[Array]:
+    """The scores of an algorithm on each task on which it was run."""
     return [scores for scale in chosen if (scores := scale.scores(label)) is not None]

@@ -37,6 +37,8 @@ class Evaluations(BaseCallback):
     Writes `evaluations.json` and `best.safetensors`. Of equally good models the latest is kept.
     """
 
+    model: IMeL
+
     def __init__(self, folder: Path, plan: Plan, resumed_at: int | None) -> None:
         super().__init__()
         self._folder, self._plan = folder, plan
@@ -47,23 +49,18 @@ class Evaluations(BaseCallback):
         known = any(row["timesteps"] == kept for row in self._rows)
         self._best = max((_mean(row) for row in self._rows), default=-np.inf) if known else -np.inf
 
-    @property
-    def _algorithm(self) -> IMeL:
-        assert isinstance(self.model, IMeL)
-        return self.model
-
     def _on_step(self) -> bool:
         return True
 
     def _on_rollout_start(self) -> None:
-        model, count = self._algorithm, self._plan.run.evaluations
+        model, count = self.model, self._plan.run.evaluations
         before = max(0, model.num_timesteps - model.n_envs * model.n_steps)
         total = model._total_timesteps
         if model.num_timesteps * count // total > before * count // total:
             self._evaluate(model)
 
     def _on_training_end(self) -> None:
-        model = self._algorithm
+        model = self.model
         if self._plan.run.evaluations and model.learned_timesteps >= model._total_timesteps:
             self._evaluate(model)
 

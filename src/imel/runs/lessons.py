@@ -15,7 +15,7 @@ from imel.explain import policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.explain.worth import PlayedEpisode
 from imel.playing import make_environment, play, require_spaces
-from imel.policy import RidgePolicy
+from imel.policy import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
 
 Array = NDArray[Any]
@@ -75,8 +75,8 @@ def _sampled(policy: RidgePolicy, env: Any, seed: int) -> PlayedEpisode:
     return PlayedEpisode(np.array(states), np.array(actions), rewards)
 
 
-def visited_states(policy: RidgePolicy, env_id: str, seed: int) -> Array:
-    """Return the states of a deterministic episode."""  # [T, d_s]
+def visited_states(policy: ImelPolicy, env_id: str, seed: int) -> Array:
+    """Return the raw states of a deterministic episode."""  # [T, d_s]
     with closing(make_environment(env_id, rendered=False)) as env:
         require_spaces(policy, env, env_id)
         steps = play(env, lambda seen: policy.predict(seen, deterministic=True)[0], seed)

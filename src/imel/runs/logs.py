@@ -39,7 +39,7 @@ class EpisodeLog(BaseCallback):
     then, `steps`: with environments side by side it is not the sum of the lengths.
     """
 
-    def __init__(self, path: Path, env_id: str, resumed_at: int | None = None) -> None:
+    def __init__(self, path: Path, env_id: str, resumed_at: int | None) -> None:
         super().__init__()
         self._start = time.time()
         rows = [] if resumed_at is None else _rows_until(path, "steps", resumed_at)

@@ -23,10 +23,10 @@ from imel.persistence.resume import RunCheckpoints
 from imel.runs import layout
 from imel.runs.best import Evaluations
 from imel.runs.evaluation import EVALUATION_SEED, evaluate
-from imel.runs.identity import outcome_of
 from imel.runs.logs import EpisodeLog, progress_file
 from imel.runs.plan import Plan
 from imel.runs.progress import progress_writer
+from imel.runs.stored import outcome_of
 from imel.runs.trackers import track_folder
 
 

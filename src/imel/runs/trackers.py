@@ -60,11 +60,6 @@ class TrackerOutput(KVWriter):
             warnings.warn(f"no longer tracked: {reason}", RuntimeWarning, stacklevel=3)
 
 
-def new_identity() -> str:
-    """Return a random id by which a tracked run is found again."""
-    return uuid.uuid4().hex[:8]
-
-
 def check_tracker(tracker: str) -> None:
     """Refuse a tracker that is unknown, not installed, or would not take a run."""
     if tracker not in TRACKERS:
@@ -91,7 +86,7 @@ def track(
     """
     check_tracker(tracker)
     module = require(tracker, tracker)
-    identity = identity or new_identity()
+    identity = identity or uuid.uuid4().hex[:8]  # by which the run is found again
     label = f"{name}-{identity}"  # trackio finds a run by its name
     try:
         if tracker == "trackio":
@@ -118,6 +113,6 @@ def track_folder(
     wanted = {"track": tracker, "track_project": project}
     stored = layout.read_table(path)
     if any(stored.get(key) != value for key, value in wanted.items()):
-        stored = {**wanted, "identity": new_identity()}
+        stored = {**wanted, "identity": uuid.uuid4().hex[:8]}
         layout.write_json(path, stored)
     return track(tracker, project, folder.name, config, stored["identity"])

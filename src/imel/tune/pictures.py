@@ -20,7 +20,8 @@ _GOOD = 0.25
 
 def title(problem: Problem) -> str:
     """What a study is of."""
-    return f"{problem.task}, {problem.policy}, {problem.steps:,} steps, {_seeds(problem)} a trial"
+    seeds = f"{len(problem.seeds)} seed{'s' if len(problem.seeds) > 1 else ''}"
+    return f"{problem.task}, {problem.policy}, {problem.steps:,} steps, {seeds} a trial"
 
 
 def history_figure(study: optuna.Study, problem: Problem) -> Figure:
@@ -29,11 +30,10 @@ def history_figure(study: optuna.Study, problem: Problem) -> Figure:
     axes = figure.subplots()
     done = sorted(completed(study), key=lambda trial: trial.number)
     numbers, values = [trial.number for trial in done], [value(trial) for trial in done]
-    pruned = [
-        (trial.number, trial.intermediate_values[max(trial.intermediate_values)])
-        for trial in study.get_trials(deepcopy=False, states=[TrialState.PRUNED])
-    ]
-    axes.plot(*_columns(pruned), "x", color=_GREY, label="pruned, at its last evaluation")
+    pruned = study.get_trials(deepcopy=False, states=[TrialState.PRUNED])
+    lasts = [trial.intermediate_values[max(trial.intermediate_values)] for trial in pruned]
+    label = "pruned, at its last evaluation"
+    axes.plot([trial.number for trial in pruned], lasts, "x", color=_GREY, label=label)
     axes.plot(numbers, values, "o", color=_BLUE, label="completed")
     last = max(trial.number for trial in study.get_trials(deepcopy=False))
     best = np.maximum.accumulate([*values, max(values)])
@@ -55,8 +55,7 @@ def importances(study: optuna.Study) -> dict[str, float]:
     evaluator = PedAnovaImportanceEvaluator(target_quantile=_GOOD)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of too few trials: then all are equal
-        found: dict[str, float] = get_param_importances(study, evaluator=evaluator)
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        return get_param_importances(study, evaluator=evaluator)
 
 
 def importance_figure(study: optuna.Study, problem: Problem) -> Figure:
@@ -73,12 +72,3 @@ def importance_figure(study: optuna.Study, problem: Problem) -> Figure:
     axes.margins(x=0.12)
     axes.grid(axis="x", alpha=0.3)
     return figure
-
-
-def _seeds(problem: Problem) -> str:
-    number = len(problem.seeds)
-    return f"{number} seed{'s' if number > 1 else ''}"
-
-
-def _columns(pairs: list[tuple[int, float]]) -> tuple[list[int], list[float]]:
-    return [number for number, _ in pairs], [last for _, last in pairs]

@@ -17,7 +17,7 @@ from optuna.trial import TrialState
 
 from imel.bench.pool import Failure, Finished, Message, Pool
 from imel.bench.run import EVALUATIONS
-from imel.tune.space import draw
+from imel.tune.space import distributions
 from imel.tune.study import Problem, counted, running
 
 
@@ -69,9 +69,8 @@ class Search:
         return max(0, trials - len(counted(self._study)) - len(running(self._study)))
 
     def _begin(self) -> None:
-        trial = self._study.ask()
-        drawn = draw(self._problem.space, trial)
-        attempt = Attempt(trial, self._problem.overrides(drawn))
+        trial = self._study.ask(distributions(self._problem.space))
+        attempt = Attempt(trial, self._problem.overrides(trial.params))
         self._attempts[trial.number] = attempt
         self._next_seed(attempt)
 

@@ -6,166 +6,145 @@ drawn. So the defaults are a point of the space, and the first trial.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from optuna.trial import BaseTrial
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 
 from imel.errors import SettingsError, nearest_name
 
-Drawn = Mapping[str, Any]
-"""What a study has drawn, by the name it knows it by."""
+Values = Mapping[str, Any]
+"""What a study has drawn, by the name it knows it by; or settings by theirs."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A setting of IMeL or an option of its policy, drawn and set as it is."""
+    """A setting of IMeL or an option of its policy."""
 
     name: str
-
-    def draw(self, trial: BaseTrial) -> None:
-        """Let a trial draw it."""
-        raise NotImplementedError
-
-    def setting(self, drawn: Drawn) -> Any:
-        """The setting behind what was drawn."""
-        return drawn[self.name]
-
-    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What would have to be drawn for these settings."""
-        return {self.name: settings[self.name]}
+    words: str
+    """Its range, as the documentation says it."""
+    distributions: Mapping[str, BaseDistribution]
+    """What a study draws for it."""
+    setting: Callable[[Values], Any]
+    """Turns what was drawn into the setting."""
+    drawn: Callable[[Values], tuple[Any, ...]]
+    """Turns settings into what would have to be drawn for them."""
 
 
-@dataclass(frozen=True)
-class Choice(Parameter):
+def _choice(name: str, *values: Any) -> Parameter:
     """One of some values."""
+    words = ", ".join(f"`{each}`" if isinstance(each, str) else f"{each}" for each in values)
+    return Parameter(
+        name,
+        words,
+        {name: CategoricalDistribution(values)},
+        lambda drawn: drawn[name],
+        lambda settings: (settings[name],),
+    )
 
-    values: tuple[Any, ...]
 
-    def draw(self, trial: BaseTrial) -> None:
-        """Draw a value."""
-        trial.suggest_categorical(self.name, self.values)
-
-
-@dataclass(frozen=True)
-class Number(Parameter):
+def _number(name: str, low: float, high: float, linear: bool = False) -> Parameter:
     """A number in a range; by its logarithm unless it is `linear`."""
-
-    low: float
-    high: float
-    linear: bool = False
-
-    def draw(self, trial: BaseTrial) -> None:
-        """Draw a number."""
-        trial.suggest_float(self.name, self.low, self.high, log=not self.linear)
-
-    def setting(self, drawn: Drawn) -> float:
-        """Four digits of it: more mean nothing."""
-        return float(f"{drawn[self.name]:.4g}")
-
-    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The setting itself."""
-        return {self.name: float(settings[self.name])}
+    return Parameter(
+        name,
+        f"{low:g} to {high:g}" + ("" if linear else ", by its logarithm"),
+        {name: FloatDistribution(low, high, log=not linear)},
+        lambda drawn: _rounded(drawn[name]),
+        lambda settings: (float(settings[name]),),
+    )
 
 
-@dataclass(frozen=True)
-class Whole(Parameter):
+def _whole(name: str, low: int, high: int, times: str | None = None) -> Parameter:
     """A whole number in a range, by its logarithm; in units of another setting if one is named."""
+    label = name if times is None else f"{name} / {times}"
 
-    low: int
-    high: int
-    times: str | None = None
+    def unit(values: Values) -> int:
+        return 1 if times is None else int(values[times])
 
-    @property
-    def _label(self) -> str:
-        return self.name if self.times is None else f"{self.name} / {self.times}"
-
-    def draw(self, trial: BaseTrial) -> None:
-        """Draw how many units."""
-        trial.suggest_int(self._label, self.low, self.high, log=True)
-
-    def setting(self, drawn: Drawn) -> int:
-        """The number in its units."""
-        return int(drawn[self._label]) * (1 if self.times is None else int(drawn[self.times]))
-
-    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """How many whole units the setting has, within the range."""
-        unit = 1 if self.times is None else int(settings[self.times])
-        number = int(settings[self.name]) // unit
-        return {self._label: min(max(number, self.low), self.high)}
+    return Parameter(
+        name,
+        f"{low} to {high}" + ("" if times is None else f" times `{times}`"),
+        {label: IntDistribution(low, high, log=True)},
+        lambda drawn: int(drawn[label]) * unit(drawn),
+        # Whole units, as near as the range allows
+        lambda settings: (min(max(int(settings[name]) // unit(settings), low), high),),
+    )
 
 
-@dataclass(frozen=True)
-class Layers(Choice):
+def _layers(name: str, *widths: int) -> Parameter:
     """Two hidden layers of one width."""
+    return Parameter(
+        name,
+        f"two layers of {', '.join(map(str, widths))}",
+        {name: CategoricalDistribution(widths)},
+        lambda drawn: [int(drawn[name])] * 2,
+        lambda settings: (int(settings[name][0]),),
+    )
 
-    def setting(self, drawn: Drawn) -> list[int]:
-        """The width, twice."""
-        return [int(drawn[self.name])] * 2
 
-    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The first layer's width."""
-        return {self.name: int(settings[self.name][0])}
-
-
-@dataclass(frozen=True)
-class Schedule(Parameter):
+def _schedule(name: str, low: float, high: float) -> Parameter:
     """A line from one value to another over the run, each in the same range, by its logarithm."""
+    ends = [f"{name} start", f"{name} end"]
 
-    low: float
-    high: float
-
-    def draw(self, trial: BaseTrial) -> None:
-        """Draw both ends."""
-        for end in ("start", "end"):
-            trial.suggest_float(f"{self.name} {end}", self.low, self.high, log=True)
-
-    def setting(self, drawn: Drawn) -> float | str:
-        """`start:end`, or a single number where they are equal."""
-        start, end = (float(f"{drawn[f'{self.name} {end}']:.4g}") for end in ("start", "end"))
+    def setting(drawn: Values) -> float | str:
+        start, end = (_rounded(drawn[label]) for label in ends)
         return start if start == end else f"{start:g}:{end:g}"
 
-    def drawn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Both ends."""
-        start, _, end = str(settings[self.name]).partition(":")
-        return {f"{self.name} start": float(start), f"{self.name} end": float(end or start)}
+    def both(settings: Values) -> tuple[float, float]:
+        start, _, end = str(settings[name]).partition(":")
+        return float(start), float(end or start)
+
+    words = f"start and end, each {low:g} to {high:g}, by its logarithm"
+    drawn = {label: FloatDistribution(low, high, log=True) for label in ends}
+    return Parameter(name, words, drawn, setting, both)
+
+
+def _rounded(number: float) -> float:
+    """Return four digits of a number: more mean nothing."""
+    return float(f"{number:.4g}")
 
 
 _COMMON: tuple[Parameter, ...] = (
-    Choice("rollout_size", (512, 1024, 2048)),
-    Choice("gamma", (0.95, 0.98, 0.99, 0.995, 0.999)),
-    Number("gae_lambda", 0.8, 0.99, linear=True),
-    Number("critic_learning_rate", 3e-4, 1e-2),
-    Whole("critic_epochs", 1, 20),
+    _choice("rollout_size", 512, 1024, 2048),
+    _choice("gamma", 0.95, 0.98, 0.99, 0.995, 0.999),
+    _number("gae_lambda", 0.8, 0.99, linear=True),
+    _number("critic_learning_rate", 3e-4, 1e-2),
+    _whole("critic_epochs", 1, 20),
 )
 _PAPER: tuple[Parameter, ...] = (
     *_COMMON,
-    Whole("memory_size", 1, 8, times="rollout_size"),
-    Schedule("kl_budget", 0.2, 30.0),
-    Schedule("std", 0.05, 3.0),
+    _whole("memory_size", 1, 8, times="rollout_size"),
+    _schedule("kl_budget", 0.2, 30.0),
+    _schedule("std", 0.05, 3.0),
 )
 _FIT: tuple[Parameter, ...] = (
     *_PAPER,
-    Number("learning_rate", 3e-4, 1e-2),
-    Whole("gradient_steps", 1, 80),
+    _number("learning_rate", 3e-4, 1e-2),
+    _whole("gradient_steps", 1, 80),
 )
 
 SPACES: dict[str, tuple[Parameter, ...]] = {
     "ridge": (
         *_COMMON,
-        Whole("memory_size", 2, 16, times="rollout_size"),
-        Number("trust_region", 0.002, 0.2),
-        Number("std", 0.3, 6.0),
-        Number("std_rate", 0.03, 1.0),
-        Number("penalty", 0.03, 10.0),
-        Choice("features", (64, 128, 256, 512)),
+        _whole("memory_size", 2, 16, times="rollout_size"),
+        _number("trust_region", 0.002, 0.2),
+        _number("std", 0.3, 6.0),
+        _number("std_rate", 0.03, 1.0),
+        _number("penalty", 0.03, 10.0),
+        _choice("features", 64, 128, 256, 512),
     ),
-    "mki": (*_FIT, Whole("features", 2, 32), Number("kernel_scale", 0.5, 10.0)),
-    "np": (*_FIT, Whole("latent", 8, 128), Choice("deterministic", ("none", "mean"))),
-    "anp": (*_FIT, Whole("latent", 8, 128), Whole("features", 4, 64)),
-    "nearest": (*_PAPER, Whole("neighbours", 1, 64)),
-    "regressor": (*_FIT, Layers("hidden", (32, 64, 128, 256))),
+    "mki": (*_FIT, _whole("features", 2, 32), _number("kernel_scale", 0.5, 10.0)),
+    "np": (*_FIT, _whole("latent", 8, 128), _choice("deterministic", "none", "mean")),
+    "anp": (*_FIT, _whole("latent", 8, 128), _whole("features", 4, 64)),
+    "nearest": (*_PAPER, _whole("neighbours", 1, 64)),
+    "regressor": (*_FIT, _layers("hidden", 32, 64, 128, 256)),
 }
 
 
@@ -177,23 +156,19 @@ def find_space(policy: str, fixed: Iterable[str]) -> tuple[Parameter, ...]:
     return tuple(parameter for parameter in SPACES[policy] if parameter.name not in left_out)
 
 
-def draw(space: Sequence[Parameter], trial: BaseTrial) -> dict[str, Any]:
-    """Let a trial draw a point of the space."""
-    for parameter in space:
-        parameter.draw(trial)
-    return trial.params
+def distributions(space: Sequence[Parameter]) -> dict[str, BaseDistribution]:
+    """Return what a study draws for a point of the space."""
+    return {label: each for parameter in space for label, each in parameter.distributions.items()}
 
 
-def overrides(space: Sequence[Parameter], drawn: Drawn, rest: Mapping[str, Any]) -> dict[str, Any]:
+def overrides(space: Sequence[Parameter], drawn: Values, rest: Values) -> dict[str, Any]:
     """Return what the bench is told to set; `rest` are the settings that are not searched."""
     known = {**rest, **drawn}
     return {parameter.name: parameter.setting(known) for parameter in space}
 
 
-def point(space: Sequence[Parameter], settings: Mapping[str, Any]) -> dict[str, Any]:
+def point(space: Sequence[Parameter], settings: Values) -> dict[str, Any]:
     """Return the point of the space at which these complete settings are."""
     flat = {**settings, **settings["policy_kwargs"]}
-    drawn: dict[str, Any] = {}
-    for parameter in space:
-        drawn |= parameter.drawn(flat)
-    return drawn
+    drawn = [value for parameter in space for value in parameter.drawn(flat)]
+    return dict(zip(distributions(space), drawn, strict=True))

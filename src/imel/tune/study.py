@@ -26,7 +26,7 @@ from imel.bench.tasks import find_task
 from imel.errors import ImelError
 from imel.persistence.resume import differences
 from imel.policy.refusal import SIGMA
-from imel.tune.space import Drawn, Parameter, find_space, overrides, point
+from imel.tune.space import Parameter, Values, find_space, overrides, point
 
 JOURNAL = "study.jsonl"
 _INTERRUPTED = "interrupted"
@@ -82,7 +82,7 @@ class Problem:
     def _default_settings(self) -> dict[str, Any]:
         return self.run(self.fixed, seed=0).settings()
 
-    def overrides(self, drawn: Drawn) -> dict[str, Any]:
+    def overrides(self, drawn: Values) -> dict[str, Any]:
         """The settings behind what a trial has drawn."""
         if drawn == self.default:
             return dict(self.fixed)
@@ -203,29 +203,20 @@ def running(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def _settle(study: optuna.Study, problem: Problem) -> None:
-    """Put in order what killed processes have left, while nobody else has the study open."""
-    _mark_interrupted(study)
-    _ensure_default(study, problem)
+    """Fail the trials under way: nobody else has the study open, so their processes are dead.
 
-
-def _ensure_default(study: optuna.Study, problem: Problem) -> None:
-    """The default settings are the next trial, unless they have been one."""
-    default = problem.default
-    waiting = study.get_trials(deepcopy=False, states=[TrialState.WAITING])
-    there = [trial.params for trial in counted(study)]
-    if default not in there and not waiting:
-        study.enqueue_trial(default)
-
-
-def _mark_interrupted(study: optuna.Study) -> None:
-    """Fail the trials under way: nobody else has the study open, so their processes are dead."""
+    The default settings are the next trial, unless they have been one.
+    """
     dead = running(study)
-    if not dead:
-        return
-    before = study.user_attrs.get(_INTERRUPTED, [])
-    study.set_user_attr(_INTERRUPTED, [*before, *(trial.number for trial in dead)])
+    if dead:
+        before = study.user_attrs.get(_INTERRUPTED, [])
+        study.set_user_attr(_INTERRUPTED, [*before, *(trial.number for trial in dead)])
     for trial in dead:
         study.tell(trial.number, state=TrialState.FAIL)
+    waiting = study.get_trials(deepcopy=False, states=[TrialState.WAITING])
+    there = [trial.params for trial in counted(study)]
+    if problem.default not in there and not waiting:
+        study.enqueue_trial(problem.default)
 
 
 def _require_same(study: optuna.Study, problem: Problem, folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,7 @@ from imel.bench.store import Store
 from imel.bench.tasks import find_task
 from imel.errors import ImelError
 from imel.pictures.run import DOTS_PER_INCH
-from imel.report.statistics import (
-    Estimate,
-    difference_of_means,
-    estimate,
-    probability_of_improvement,
-)
+from imel.report.statistics import difference_of_means, estimate, probability_of_improvement
 from imel.runs.layout import write_json
 from imel.tune import TuneArguments
 from imel.tune.pictures import history_figure, importance_figure, importances
@@ -47,7 +41,8 @@ def tune(arguments: TuneArguments, fixed: Mapping[str, Any], console: Console) -
     """Search, summarise, write and confirm; the exit code. `fixed` settings are not searched."""
     problem = Problem(arguments.task, arguments.policy, arguments.steps, arguments.seeds, fixed)
     _ = problem.default  # refuses what cannot be run before anything is written
-    folder = arguments.study or Path("runs/tune") / _file_name(f"{problem.task}-{problem.policy}")
+    name = re.sub(r"[^\w.-]+", "_", f"{problem.task}-{problem.policy}")
+    folder = arguments.study or Path("runs/tune", name)
     with opened(folder, problem, arguments.seed) as (study, last):
         _search(study, problem, arguments, console)
         if not last():
@@ -92,16 +87,24 @@ def _confirm(
     if not arguments.confirm_seeds:
         return True
     seeds = new_seeds(problem, arguments.confirm_seeds)
-    ours, theirs = runs_to_compare(problem, problem.overrides(best), seeds)
+    ours, theirs = (
+        [problem.run(settings, seed) for seed in seeds]
+        for settings in (problem.overrides(best), problem.fixed)
+    )
     todo = unfinished([*ours, *theirs], store)
     console.print(f"confirming on new seeds: {len(todo)} runs to do")
     pool = choose_pool(arguments.ray, arguments.jobs)
     with GridProgress(todo, console, problem.name_of) as progress:
-        launch(todo, store, pool, progress)
-    comparison = compare(store, ours, theirs)
-    if comparison is not None:
-        _say(comparison, console)
-    return comparison is not None
+        if launch(todo, store, pool, progress):
+            return False
+    for line in comparison_words(_returns(store, ours), _returns(store, theirs)):
+        console.print(line, markup=False, soft_wrap=True)
+    return True
+
+
+def _returns(store: Store, runs: Sequence[Run]) -> list[float]:
+    rows = (store.final_row(**run.identity()) for run in runs)
+    return [float(row["eval_return"]) for row in rows if row is not None]
 
 
 def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
@@ -115,9 +118,8 @@ def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
         title_justify="left",
         box=box.SIMPLE_HEAD,
     )
-    for column in ("trial", "return", *(f"{seed}" for seed in problem.seeds), *names):
-        heading = f"seed {column}" if column.isdigit() else column
-        table.add_column(heading, justify="right", no_wrap=column not in names, overflow="fold")
+    for heading in ("trial", "return", *(f"seed {seed}" for seed in problem.seeds), *names):
+        table.add_column(heading, justify="right", no_wrap=heading not in names, overflow="fold")
     for trial in trials:
         table.add_row(*_cells(trial, names, trial is default))
     if default is not None and default not in trials:
@@ -127,13 +129,10 @@ def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
 
 def _cells(trial: FrozenTrial, names: list[str], is_default: bool) -> list[str]:
     seeds = [f"{result:.1f}" for result in trial.user_attrs["returns"]]
-    parameters = [_short(trial.params.get(name, "-")) for name in names]
+    drawn = [trial.params.get(name, "-") for name in names]
+    parameters = [f"{each:.3g}" if isinstance(each, float) else str(each) for each in drawn]
     label = f"{trial.number} (default)" if is_default else str(trial.number)
     return [label, f"{value(trial):.1f}", *seeds, *parameters]
-
-
-def _short(parameter: Any) -> str:
-    return f"{parameter:.3g}" if isinstance(parameter, float) else str(parameter)
 
 
 def _write(study: optuna.Study, problem: Problem, folder: Path) -> list[Path]:
@@ -155,72 +154,28 @@ def _write(study: optuna.Study, problem: Problem, folder: Path) -> list[Path]:
     return [folder / name for name in (BEST, *figures)]
 
 
-def _say(comparison: Comparison, console: Console) -> None:
+def new_seeds(problem: Problem, number: int) -> list[int]:
+    """Seeds that no trial has seen: the best of many noisy trials looks better than it is."""
+    return list(islice((seed for seed in count(_FIRST_SEED) if seed not in problem.seeds), number))
+
+
+def comparison_words(best: Sequence[float], default: Sequence[float]) -> list[str]:
     """The returns of both settings on the new seeds, and what follows from them."""
-    for name, returns in (("best", comparison.best), ("default", comparison.default)):
-        listed = " ".join(f"{result:.1f}" for result in returns)
-        console.print(f"{name:>8}: {listed}  (mean {sum(returns) / len(returns):.1f})")
-    difference = comparison.difference()
-    console.print(
-        f"on {len(comparison.seeds)} new seeds the best settings return {difference.value:+.1f} "
+    pair = [np.array(best), np.array(default)]
+    difference = estimate(difference_of_means, pair)
+    lines = [
+        f"{name:>8}: {' '.join(f'{result:.1f}' for result in returns)}  (mean {returns.mean():.1f})"
+        for name, returns in zip(("best", "default"), pair, strict=True)
+    ]
+    return [
+        *lines,
+        f"on {len(best)} new seeds the best settings return {difference.value:+.1f} "
         f"[{difference.low:.1f}, {difference.high:.1f}] against the default ones (interquartile "
-        f"means, 95 % bootstrap interval); P(better) = {comparison.probability():.2f}",
-        markup=False,
-        soft_wrap=True,
-    )
+        "means, 95 % bootstrap interval); "
+        f"P(better) = {float(probability_of_improvement(pair)):.2f}",
+    ]
 
 
 def _first_error(study: optuna.Study) -> str:
     errors = [trial.user_attrs["error"] for trial in counted(study) if "error" in trial.user_attrs]
     return f"; the first to fail: {errors[0]}" if errors else ""
-
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", text)
-
-
-# --- confirmation on new seeds: the best of many noisy trials looks better than it is ---
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Final deterministic returns of two settings, seed by seed."""
-
-    seeds: list[int]
-    best: list[float]
-    default: list[float]
-
-    def difference(self) -> Estimate:
-        """By how much the best settings are better: of interquartile means, with its interval."""
-        return estimate(difference_of_means, [np.array(self.best), np.array(self.default)])
-
-    def probability(self) -> float:
-        """How often a run of the best settings beats one of the default ones."""
-        pair = [np.array(self.best), np.array(self.default)]
-        return float(probability_of_improvement(pair))
-
-
-def new_seeds(problem: Problem, number: int) -> list[int]:
-    """Seeds that no trial has seen."""
-    return list(islice((seed for seed in count(_FIRST_SEED) if seed not in problem.seeds), number))
-
-
-def runs_to_compare(
-    problem: Problem, best: Mapping[str, Any], seeds: Sequence[int]
-) -> tuple[list[Run], list[Run]]:
-    """The runs of the best settings, and those of the default ones."""
-    ours = [problem.run(best, seed) for seed in seeds]
-    theirs = [problem.run(problem.fixed, seed) for seed in seeds]
-    return ours, theirs
-
-
-def compare(store: Store, ours: Sequence[Run], theirs: Sequence[Run]) -> Comparison | None:
-    """What the runs came to, or None where some of them failed."""
-    returns = []
-    for run in (*ours, *theirs):
-        row = store.final_row(**run.identity())
-        if row is None:
-            return None
-        returns.append(float(row["eval_return"]))
-    half = len(ours)
-    return Comparison([run.seed for run in ours], returns[:half], returns[half:])
