@@ -26,7 +26,7 @@ from imel.bench.algorithms import ALGORITHMS, find_algorithm, settings_hash
 from imel.bench.launch import grid, launch, unfinished
 from imel.bench.pool import Failure, Processes
 from imel.bench.run import EPISODES, FINAL_EPISODES, Run, train
-from imel.bench.store import Row, Store
+from imel.bench.store import IDENTITY, Row, Store
 from imel.bench.tasks import TASKS, WithoutBodyMasses, find_task
 from imel.cli.bench import tables
 from imel.cli.main import main
@@ -276,20 +276,24 @@ def returns_by_seed(results: Results) -> list[dict[int, float]]:
     ]
 
 
+def named(*identity: Any) -> Row:
+    return dict(zip(IDENTITY, identity, strict=True))
+
+
 def test_rows_come_back_as_they_were_stored(tmp_path: Path) -> None:
     store = Store(tmp_path / "new" / "store")
     assert store.rows() == []
-    assert not store.finished("hopper", "mki", "ab", 1, 100)
+    assert store.final_row(named("hopper", "mki", "ab", 1, 100)) is None
     runs = [curve(seed=1), curve(seed=0), curve(seed=0, task="module:Env/it-v0")]
     for rows in runs:
         store.add(rows)
     assert store.rows() == [row for run in (runs[1], runs[0], runs[2]) for row in run]
-    assert store.final_row("hopper", "mki", "ab", 1, 100) == runs[0][-1]
-    assert store.finished("module:Env/it-v0", "mki", "ab", 0, 100)
+    assert store.final_row(named("hopper", "mki", "ab", 1, 100)) == runs[0][-1]
+    assert store.final_row(named("module:Env/it-v0", "mki", "ab", 0, 100))
     for other in [("ant", "mki", "ab", 1, 100), ("hopper", "np", "ab", 1, 100)]:
-        assert not store.finished(*other)
+        assert store.final_row(named(*other)) is None
     for other in [("hopper", "mki", "a", 1, 100), ("hopper", "mki", "ab", 1, 10)]:
-        assert not store.finished(*other)
+        assert store.final_row(named(*other)) is None
 
 
 def test_what_is_the_same_in_all_rows_of_a_run_is_written_once(tmp_path: Path) -> None:
@@ -317,7 +321,7 @@ def test_a_torn_last_line_is_ignored_and_its_run_is_not_finished(tmp_path: Path)
     store.add(curve(seed=1))
     path.write_bytes(path.read_bytes()[:-20])
     assert [row["seed"] for row in store.rows()] == [0, 1, 1]
-    assert not store.finished("hopper", "mki", "ab", 0, 100)
+    assert store.final_row(named("hopper", "mki", "ab", 0, 100)) is None
     assert returns_by_seed(gather(store.rows())) == [{1: 1.0}]
     store.add(curve(seed=0, returns=2.0))
     assert returns_by_seed(gather(store.rows())) == [{0: 2.0, 1: 1.0}]

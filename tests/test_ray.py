@@ -323,7 +323,7 @@ def test_runs_of_a_grid_go_through_tasks_into_the_same_store(cluster: Any, tmp_p
         (seed, step) for seed in (0, 1) for step in (64, 128, 192, 256)
     ]
     for run in runs:
-        row = store.final_row(**run.identity())
+        row = store.final_row(run.identity())
         assert row is not None
         assert (row["step"], len(row["eval_returns"])) == (256, 20)
 
@@ -395,7 +395,7 @@ def test_the_runs_of_a_machine_that_dies_are_done_on_another(
         runs = grid([f"{environments}Slow-v0"], ["nearest"], [0, 1, 2], 1024, BENCH)
         assert launch(runs, store, RayPool("auto"), listener) == []
         assert killer.killed
-        assert all(store.finished(**run.identity()) for run in runs)
+        assert all(store.final_row(run.identity()) for run in runs)
         assert len(list(tmp_path.glob("*.jsonl"))) == 3
         assert not any(isinstance(outcome, Failure) for outcome in listener.outcomes)
         first = [seed for seed, step in listener.seen if step == BENCH["rollout_size"]]

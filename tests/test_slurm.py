@@ -122,7 +122,7 @@ def test_a_result_outlives_the_command_and_no_job_does_it_again(
     monkeypatch.setattr("imel.bench.slurm_pool.carry_out", None)
     again = _work(run, store.folder)
     assert isinstance(again, Finished)
-    assert again.rows[-1] == store.final_row(**run.identity())
+    assert again.rows[-1] == store.final_row(run.identity())
 
 
 def test_jobs_under_way_are_cancelled_when_the_command_ends(prefix: str, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def grid(
 
 def unfinished(runs: Iterable[Run], store: Store) -> list[Run]:
     """The runs without a result in the store; failed ones are to be tried again."""
-    return [run for run in runs if not store.finished(**run.identity())]
+    return [run for run in runs if store.final_row(run.identity()) is None]
 
 
 def launch(runs: Iterable[Run], store: Store, pool: Pool, listener: Listener) -> list[Failure]:

@@ -146,7 +146,7 @@ def logs(store: Store) -> Path:
 def _work(run: Run, folder: Path) -> Finished | Failure:
     """One run, in a job."""
     store = Store(folder)
-    done = store.final_row(**run.identity())
+    done = store.final_row(run.identity())
     if done is not None:  # by a job of an earlier command, which was killed
         return Finished([done])
     outcome = carry_out(run, tell=lambda row: None, raised=ITS_SYSTEM)

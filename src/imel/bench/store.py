@@ -57,20 +57,14 @@ class Store:
         """Every row of every run; those of one run stand together and in order."""
         return [row for path in sorted(self.folder.glob("*.jsonl")) for row in _read(path)]
 
-    def final_row(
-        self, task: str, algorithm: str, settings_hash: str, seed: int, steps: int
-    ) -> Row | None:
-        """The last row of this run, or None where it has not finished."""
-        wanted = (task, algorithm, settings_hash, seed, steps)
+    def final_row(self, run: Row) -> Row | None:
+        """The last row of the run with these columns, or None where it has not finished."""
+        wanted = identity(run)
         for path in sorted(self.folder.glob(f"{_stem(wanted)}-*.jsonl")):
             for row in _read(path):
                 if row.get("final") and identity(row) == wanted:
                     return row
         return None
-
-    def finished(self, *run: Any, **named: Any) -> bool:
-        """Whether there is nothing left to do for a run, told as to `final_row`."""
-        return self.final_row(*run, **named) is not None
 
 
 def _stem(run: tuple[object, ...]) -> str:

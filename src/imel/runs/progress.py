@@ -19,30 +19,21 @@ from stable_baselines3.common.logger import KVWriter
 
 Values = Mapping[str, Any]
 
-LABELS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    # recorded key: (what people call it, how it is written)
-    "rollout/ep_rew_mean": ("episode return, mean of the last 100", "{:.2f}".format),
-    "rollout/ep_len_mean": ("episode length", "{:.0f}".format),
-    "rollout/success_rate": ("success rate", "{:.0%}".format),
-    "rollout/std": ("exploration, sigma", "{:.3f}".format),
-    "rollout/clipped_actions": ("actions beyond the bounds", "{:.0%}".format),
-    "improve/kl_budget": ("KL budget of the improved memories", "{:.2f}".format),
-    "improve/policy_kl": ("KL of the policy's own step", "{:.3f}".format),
-    "train/loo_error": ("leave-one-out error of the fit", "{:.4f}".format),
-    "train/old_mean_error": ("  error if the old mean were kept", "{:.4f}".format),
-    "train/explained_variance": ("critic: explained variance", "{:.2f}".format),
-    "memory/size": ("memories", "{:d}".format),
-    "memory/episodes": ("  from episodes", "{:d}".format),
-    "memory/effective_neighbours": ("memories behind an action", "{:.1f}".format),
-}
-
-_SHORT = {
-    # recorded key: what a plain line calls it
-    "rollout/ep_rew_mean": "return",
-    "rollout/ep_len_mean": "length",
-    "rollout/std": "sigma",
-    "improve/policy_kl": "policy KL",
-    "memory/size": "memories",
+LABELS: dict[str, tuple[str, Callable[[Any], str], str | None]] = {
+    # recorded key: (what people call it, how it is written, what a plain line calls it)
+    "rollout/ep_rew_mean": ("episode return, mean of the last 100", "{:.2f}".format, "return"),
+    "rollout/ep_len_mean": ("episode length", "{:.0f}".format, "length"),
+    "rollout/success_rate": ("success rate", "{:.0%}".format, None),
+    "rollout/std": ("exploration, sigma", "{:.3f}".format, "sigma"),
+    "rollout/clipped_actions": ("actions beyond the bounds", "{:.0%}".format, None),
+    "improve/kl_budget": ("KL budget of the improved memories", "{:.2f}".format, None),
+    "improve/policy_kl": ("KL of the policy's own step", "{:.3f}".format, "policy KL"),
+    "train/loo_error": ("leave-one-out error of the fit", "{:.4f}".format, None),
+    "train/old_mean_error": ("  error if the old mean were kept", "{:.4f}".format, None),
+    "train/explained_variance": ("critic: explained variance", "{:.2f}".format, None),
+    "memory/size": ("memories", "{:d}".format, "memories"),
+    "memory/episodes": ("  from episodes", "{:d}".format, None),
+    "memory/effective_neighbours": ("memories behind an action", "{:.1f}".format, None),
 }
 
 _PLAIN_SECONDS, _PLAIN_SHARE = 5.0, 0.1
@@ -94,7 +85,7 @@ class LiveTable(_Pace):
         table.add_row("steps per second", f"{self._rate(steps):,.0f}")
         table.add_row("time left", self._left(steps) if steps else "-")
         table.add_section()
-        for key, (label, write) in LABELS.items():
+        for key, (label, write, _) in LABELS.items():
             if key in values:
                 table.add_row(label, write(values[key]))
         return Group(table, ProgressBar(total=1.0, completed=self._share(steps), width=60))
@@ -122,9 +113,9 @@ class PlainLines(_Pace):
     def _line(self, values: Values, steps: int) -> str:
         done = f"{self._share(steps):4.0%}  {steps:,} steps  {self._rate(steps):,.0f}/s"
         recorded = [
-            f"{label} {LABELS[key][1](values[key])}"
-            for key, label in _SHORT.items()
-            if key in values
+            f"{short} {write(values[key])}"
+            for key, (_, write, short) in LABELS.items()
+            if short is not None and key in values
         ]
         return "  ".join([done, f"left {self._left(steps)}", *recorded])
 

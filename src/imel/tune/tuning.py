@@ -103,7 +103,7 @@ def _confirm(
 
 
 def _returns(store: Store, runs: Sequence[Run]) -> list[float]:
-    rows = (store.final_row(**run.identity()) for run in runs)
+    rows = (store.final_row(run.identity()) for run in runs)
     return [float(row["eval_return"]) for row in rows if row is not None]
 
 
