@@ -14,8 +14,11 @@ from scipy.stats import mannwhitneyu
 from imel.pictures.nearby import Array
 from imel.report.statistics import (
     Estimate,
+    balanced_mean,
     bootstrap,
+    difference_of_balanced_means,
     difference_of_means,
+    difference_of_pairs,
     estimate,
     interquartile_mean,
     probability_of_improvement,
@@ -49,8 +52,33 @@ def test_the_interquartile_mean_of_several_strata_is_that_of_all_their_values() 
 def test_the_difference_is_one_of_interquartile_means() -> None:
     ours, theirs = np.array([0.0, 10.0, 11.0, 12.0, 99.0]), np.array([1.0, 2.0, 3.0])
     assert float(difference_of_means([ours, theirs])) == 9.0
-    two_tasks = [ours, np.array([11.0]), theirs, np.array([6.0])]
-    assert float(difference_of_means(two_tasks)) == 11.0 - 2.5
+    pairs = np.stack([np.array([3.0, 1.0, 5.0]), np.array([2.0, 0.0, 9.0])])
+    assert float(difference_of_pairs([pairs])) == 3.0 - 11.0 / 3.0
+
+
+def test_a_difference_of_pairs_draws_seeds_together() -> None:
+    returns = np.array([1.0, 100.0, 4000.0, 7.0])
+    shifted = estimate(difference_of_pairs, [np.stack([returns + 2.0, returns])])
+    assert_allclose([shifted.value, shifted.low, shifted.high], 2.0)
+    apart = estimate(difference_of_means, [returns + 2.0, returns])
+    assert apart.low < -100.0
+
+
+def test_the_balanced_mean_counts_every_stratum_alike() -> None:
+    few, many = np.array([0.0, 10.0]), np.array([2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0])
+    # 0 and 10 weigh a quarter each, which is left out; what stays is the other stratum
+    assert float(balanced_mean([few, many])) == pytest.approx(many.mean())
+    equal = [np.array([5.0, 1.0]), np.array([9.0, 3.0])]
+    assert float(balanced_mean(equal)) == float(interquartile_mean(equal)) == 4.0
+    assert float(difference_of_balanced_means([*equal, few, many])) == pytest.approx(4.0 - 5.5)
+
+
+@given(samples, samples, st.integers(2, 4))
+def test_a_balanced_mean_does_not_change_when_a_stratum_has_its_seeds_twice(
+    one: Array, other: Array, times: int
+) -> None:
+    again = balanced_mean([np.tile(one, times), other])
+    assert float(again) == pytest.approx(float(balanced_mean([one, other])))
 
 
 def test_the_probability_of_improvement_counts_pairs_and_ties_half() -> None:

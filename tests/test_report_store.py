@@ -16,6 +16,7 @@ from imel.cli.main import main
 from imel.report.aggregate import profile_figure, scores_figure
 from imel.report.document import make_report, paper_figure, png
 from imel.report.learning_curves import (
+    COST,
     EVALUATION,
     PAPER,
     TRAINING,
@@ -26,7 +27,14 @@ from imel.report.learning_curves import (
     mean_and_percentiles,
 )
 from imel.report.results import Results, gather
-from imel.report.scores import overall, overall_difference, overall_probability, profile, scales
+from imel.report.scores import (
+    failed,
+    overall,
+    overall_difference,
+    overall_probability,
+    profile,
+    scales,
+)
 from stored import fill, random_rows, run_rows, small_store
 
 
@@ -128,6 +136,16 @@ def test_a_line_is_made_of_the_runs_that_have_values(results: Results) -> None:
     assert evaluation[0, 0] == 500.0
     assert_allclose(evaluation[1, [0, -1]], [60.0, 120.0])
     assert line([], 1000, PAPER) is None
+    cost = line(runs, 1000, COST)
+    assert cost is not None
+    assert_allclose(cost[0, [0, -1]], [2.5, 5.0])  # processor seconds of the two evaluations
+    assert_allclose(cost[1, [0, -1]], [60.0, 120.0])
+
+
+def test_returns_against_time_are_drawn_as_far_as_the_median_run_went(results: Results) -> None:
+    [hopper, _] = panels(curves_figure(results, results.algorithms, COST)).values()
+    assert hopper.get_xscale() == "log"
+    assert [float(np.asarray(one.get_xdata())[-1]) for one in hopper.lines] == [5.0] * 4
 
 
 def panels(figure: Figure) -> dict[str, Axes]:
@@ -183,12 +201,14 @@ def test_scores_are_0_for_chance_and_1_for_the_reference(results: Results) -> No
     assert [scale.reference for scale in trained] == [60.0, 10.5]
 
 
-def test_overall_scores_put_all_tasks_and_seeds_together(results: Results) -> None:
+def test_overall_scores_count_tasks_alike(results: Results) -> None:
     found, _ = scales(results, "trpo", "evaluated")
     everything = overall(found, "mki")
     assert everything is not None
-    # Of 1.45 1.5 1.55 1.8 2.8 3.8 4.8 8.8 two at either end are left out
-    assert everything[0].value == pytest.approx((1.55 + 1.8 + 2.8 + 3.8) / 4)
+    # hopper 1.8 2.8 3.8 4.8 8.8 weigh 0.1 each, ant 1.45 1.5 1.55 1/6 each
+    assert everything[0].value == pytest.approx(
+        2 * (1.5 * (1 / 3 - 0.25) + 1.55 / 6 + 0.1 * (1.8 + 2.8) + 3.8 * 0.05)
+    )
     assert everything[1] == 2
     difference = overall_difference(found, "np", "trpo")
     assert difference is not None
@@ -199,6 +219,12 @@ def test_overall_scores_put_all_tasks_and_seeds_together(results: Results) -> No
     assert overall(found, "nearest") is None
     assert overall_difference(found, "nearest", "trpo") is None
     assert overall_probability(results, "nearest", "trpo") is None
+
+
+def test_a_run_below_half_of_its_algorithms_median_has_failed(results: Results) -> None:
+    found, _ = scales(results, "trpo", "evaluated")
+    assert failed(found, "mki") == (1, 8)  # 1.8 where the median is 3.8
+    assert failed(found, "nearest") == (0, 0)
 
 
 def test_a_task_without_a_scale_is_left_out_with_the_reason(tmp_path: Path) -> None:
@@ -256,13 +282,14 @@ def test_the_figure_of_scores_has_the_numbers_of_the_table(results: Results) -> 
 def test_the_scores_of_all_tasks_name_those_that_rest_on_fewer(results: Results) -> None:
     report = make_report(results, "trpo", ["ppo"], "")
     table = rows_of(report.body, "## All tasks")
-    assert table[0][1:] == ["score, deterministic", "score, training", "P(> TRPO)", "P(> PPO)"]
+    scores = ["score, deterministic", "score, training", "failed runs"]
+    assert table[0][1:] == [*scores, "P(> TRPO)", "P(> PPO)"]
     mki, np_, trpo, ppo = table[2:]
-    assert mki[1].startswith("2.49 [")  # (1.55 + 1.8 + 2.8 + 3.8) / 4
-    assert mki[3:] == ["1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]"]
+    assert mki[1].startswith("2.07 [")
+    assert mki[3:] == ["1 of 8", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]"]  # 1.8 of 3.8
     assert np_[1].startswith("0.50 [")
     assert np_[1].endswith("] (1 of 2 tasks)")
-    assert trpo[3] == ppo[4] == "–"
+    assert trpo[4] == ppo[5] == "–"
     assert "some results rest on 3 of the 5 seeds" in report.notes[0]
     assert report.notes[0] in report.body
 
@@ -415,6 +442,7 @@ def test_the_same_rows_give_the_same_files(
         "curves-paper.png",
         "curves-training.png",
         "curves-evaluation.png",
+        "curves-time.png",
         "scores.png",
         "profile.png",
         "ablations-mki.png",
@@ -447,7 +475,7 @@ def test_a_report_goes_into_a_page_between_its_marks_as_often_as_one_likes(
     assert text.endswith("\n<!-- report: end -->\n\nafter\n")
     assert "What was there before" not in text
     assert "(images/scores.png)" in text
-    assert sorted(path.suffix for path in images.iterdir()) == [".png"] * 6
+    assert sorted(path.suffix for path in images.iterdir()) == [".png"] * 7
     assert main(command) == 0
     assert page.read_text() == text
     page.write_text("no marks")

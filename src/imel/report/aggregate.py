@@ -28,7 +28,7 @@ def scores_figure(
     measures = [chosen for chosen in measures if chosen]
     height = 0.34 * len(labels) + 1.4
     figure = Figure(figsize=(4.6 * len(measures), height), layout="constrained")
-    title = "interquartile mean over tasks and seeds, 95 % bootstrap interval"
+    title = "interquartile mean over runs, tasks counted alike, 95 % bootstrap interval"
     found = [(overall(chosen, label), len(chosen)) for chosen in measures for label in labels]
     if any(one is not None and one[1] < most for one, most in found):
         title += "\n(hollow: over fewer tasks)"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from imel.errors import ImelError
 from imel.report.aggregate import ablation_figure, profile_figure, scores_figure
-from imel.report.learning_curves import EVALUATION, PAPER, TRAINING, curves_figure
+from imel.report.learning_curves import COST, EVALUATION, PAPER, TRAINING, curves_figure
 from imel.report.markdown import ablation_table, comparison_table, scores_table, task_table
 from imel.report.names import algorithm_name, short_steps
 from imel.report.results import Results, panel_title
@@ -27,6 +27,7 @@ _CURVES = {
     "curves-paper.png": PAPER,
     "curves-training.png": TRAINING,
     "curves-evaluation.png": EVALUATION,
+    "curves-time.png": COST,
 }
 _DOTS_PER_INCH = 130
 _LESS_A_PART = {"ridge": "mki"}
@@ -38,7 +39,8 @@ Numbers are interquartile means over seeds with 95 % bootstrap intervals in brac
 return* is that of the trained policy without noise, over 20 episodes; *training return* that of the
 exploring policy over the last 10 % of the steps. P is the probability that a run has the higher
 deterministic return; a difference is one of deterministic returns, in bold where its interval
-excludes zero. Times are medians over seeds, evaluations not counted."""
+excludes zero. Where both have the same seeds they are drawn in pairs. Times are medians over seeds,
+evaluations not counted."""
 
 
 @dataclass(frozen=True)
@@ -153,9 +155,11 @@ def _scores_section(
     parts = [
         "## All tasks",
         f"Scores are (return - random) / ({algorithm_name(baseline)} - random): 0 is acting at "
-        f"random, 1 the interquartile mean of {algorithm_name(baseline)}. They are put together "
-        "over all tasks and seeds; intervals by a bootstrap within tasks. A score over fewer of "
-        "the tasks says so and does not compare with one over all.",
+        f"random, 1 the interquartile mean of {algorithm_name(baseline)}. Over all tasks: the "
+        "interquartile mean of all runs, in which every task weighs the same; intervals by a "
+        "bootstrap within tasks. A score over fewer of the tasks says so and does not compare "
+        "with one over all. A run has failed if its score is below half of the median that the "
+        "algorithm reaches on its task.",
         "\n".join(
             scores_table(results, [evaluated, explored], labels, [baseline, *others]),
         ),

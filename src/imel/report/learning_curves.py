@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from imel.pictures.nearby import Array, quiet_axes
 from imel.report.names import Styles, legend_handles, short_steps, styles
@@ -30,6 +30,8 @@ class CurveKind:
     caption: str
     curve: Callable[[FinishedRun], Array]  # [k, 2] step and return
     summary: Callable[[Array], Array]  # [P, n] to [3, P]: the middle, low and high ends
+    timed: bool = False
+    """Whether returns are drawn against processor seconds instead of steps."""
 
 
 def mean_and_percentiles(values: Array) -> Array:
@@ -58,16 +60,22 @@ EVALUATION = CurveKind(
     lambda run: run.evaluations,
     mean_and_interval,
 )
+COST = CurveKind(
+    "deterministic return against processor time on one core, evaluations not counted",
+    lambda run: run.costs,
+    mean_and_interval,
+    timed=True,
+)
 
 
-def align(curves: Sequence[Array], steps: int) -> tuple[Array, Array]:
-    """Runs on one grid of steps, [P] and [P, n], by linear interpolation.
+def align(curves: Sequence[Array], end: float) -> tuple[Array, Array]:
+    """Runs on one grid of steps or seconds, [P] and [P, n], by linear interpolation.
 
     The grid begins where every run has a value: before its first, a run's return is not known.
     After its last, that one holds.
     """
     first = max(float(curve[0, 0]) for curve in curves)
-    grid = np.linspace(0.0, steps, _POINTS + 1)
+    grid = np.linspace(0.0, end, _POINTS + 1)
     grid = np.concatenate([[first], grid[grid > first]])
     return grid, np.stack([np.interp(grid, *curve.T) for curve in curves], axis=-1)
 
@@ -77,7 +85,8 @@ def line(runs: Sequence[FinishedRun], steps: int, kind: CurveKind) -> Array | No
     curves = [curve for run in runs if len(curve := kind.curve(run))]
     if not curves:
         return None
-    grid, values = align(curves, steps)
+    end = float(np.median([curve[-1, 0] for curve in curves])) if kind.timed else steps
+    grid, values = align(curves, end)
     return np.stack([grid, *kind.summary(values)])  # [4, P]
 
 
@@ -100,7 +109,7 @@ def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> F
         if place % columns == 0:
             axes.set_ylabel("return")
         if place + columns >= len(tasks):
-            axes.set_xlabel("environment steps")
+            axes.set_xlabel("processor seconds" if kind.timed else "environment steps")
     drawn = [label for label in labels if any(label in task.groups for task in tasks)]
     figure.legend(handles=legend_handles(drawn, style), loc="outside lower center", ncols=7)
     return figure
@@ -115,12 +124,16 @@ def _columns(panels: int) -> int:
 def _draw_panel(
     axes: Axes, task: TaskResults, labels: Sequence[str], kind: CurveKind, style: Styles
 ) -> None:
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda steps, _: short_steps(steps)))
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    if kind.timed:
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_xlim(0.0, task.steps)
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_steps(value)))
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.tick_params(labelsize=8.5)
     quiet_axes(axes)
-    axes.set_xlim(0.0, task.steps)
     for label in labels:
         shown = line(task.groups[label].runs, task.steps, kind) if label in task.groups else None
         if shown is None:

@@ -11,10 +11,11 @@ import numpy as np
 from imel.pictures.nearby import Array
 from imel.report.names import algorithm_name
 from imel.report.results import Group, Results, TaskResults
-from imel.report.scores import Scale, overall, overall_difference, overall_probability
+from imel.report.scores import Scale, failed, overall, overall_difference, overall_probability
 from imel.report.statistics import (
     Estimate,
     difference_of_means,
+    difference_of_pairs,
     estimate,
     interquartile_mean,
     probability_of_improvement,
@@ -68,8 +69,8 @@ def scores_table(
     labels: Sequence[str],
     against: Sequence[str],
 ) -> list[str]:
-    """Normalised scores over all tasks, and how often each algorithm beats the others named."""
-    header = ["algorithm", "score, deterministic", "score, training"]
+    """Normalised scores over all tasks, failed runs, and how often each beats the others named."""
+    header = ["algorithm", "score, deterministic", "score, training", "failed runs"]
     header += [f"P(> {algorithm_name(other)})" for other in against]
     most = max(map(len, measures))
     rows = []
@@ -83,6 +84,7 @@ def scores_table(
             score, tasks = found
             of_all = "" if tasks == most else f" ({tasks} of {most} tasks)"
             row.append(_interval(score, 2) + of_all)
+        row.append("{} of {}".format(*failed(measures[0], label)))
         for other in against:
             better = None if other == label else overall_probability(results, label, other)
             row.append(_NONE if better is None else _interval(better, 2))
@@ -125,7 +127,11 @@ def _comparison(group: Group, reference: Group) -> list[str]:
         return [_NONE, _NONE]
     strata = [group.evaluated, reference.evaluated]
     better = estimate(probability_of_improvement, strata)
-    return [_interval(better, 2), _difference(estimate(difference_of_means, strata), 1)]
+    if [run.seed for run in group.runs] == [run.seed for run in reference.runs]:
+        difference = estimate(difference_of_pairs, [np.stack(strata)])
+    else:
+        difference = estimate(difference_of_means, strata)
+    return [_interval(better, 2), _difference(difference, 1)]
 
 
 def _times(group: Group) -> tuple[float, float]:

@@ -33,6 +33,7 @@ class FinishedRun:
     cpu_seconds: float | None
     training: Array  # [k, 2] step, mean return of the training episodes since the row before
     evaluations: Array  # [k, 2] step, deterministic return
+    costs: Array  # [k, 2] processor seconds spent on learning, deterministic return
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,8 @@ def _label(row: Row) -> str:
 def _finished_run(curve: Sequence[Row]) -> FinishedRun:
     last = curve[-1]
     training = [(row["step"], row["train_return"]) for row in curve if row["train_episodes"]]
-    evaluations = [(r["step"], r["eval_return"]) for r in curve if r["eval_return"] is not None]
+    evaluated = [row for row in curve if row["eval_return"] is not None]
+    costs = [(r["cpu_seconds"], r["eval_return"]) for r in evaluated if r.get("cpu_seconds")]
     return FinishedRun(
         seed=last["seed"],
         evaluated=last["eval_return"],
@@ -162,7 +164,8 @@ def _finished_run(curve: Sequence[Row]) -> FinishedRun:
         seconds=last["seconds"],
         cpu_seconds=last.get("cpu_seconds"),
         training=np.array(training, dtype=float).reshape(-1, 2),
-        evaluations=np.array(evaluations, dtype=float).reshape(-1, 2),
+        evaluations=np.array([(r["step"], r["eval_return"]) for r in evaluated], dtype=float),
+        costs=np.array(costs, dtype=float).reshape(-1, 2),
     )
 
 

@@ -12,8 +12,9 @@ from imel.pictures.nearby import Array
 from imel.report.results import Results, TaskResults, panel_title
 from imel.report.statistics import (
     Estimate,
+    balanced_mean,
     bootstrap,
-    difference_of_means,
+    difference_of_balanced_means,
     estimate,
     interquartile_mean,
     probability_of_improvement,
@@ -68,9 +69,19 @@ def scales(results: Results, reference: str, measure: Measure) -> tuple[list[Sca
 
 
 def overall(chosen: Sequence[Scale], label: str) -> tuple[Estimate, int] | None:
-    """Interquartile mean of an algorithm's scores over tasks and seeds, and over how many tasks."""
+    """Interquartile mean of an algorithm's scores, tasks counted alike, and over how many tasks."""
     found = strata(chosen, label)
-    return (estimate(interquartile_mean, found), len(found)) if found else None
+    return (estimate(balanced_mean, found), len(found)) if found else None
+
+
+def failed(chosen: Sequence[Scale], label: str) -> tuple[int, int]:
+    """How many of an algorithm's runs failed, and how many there are.
+
+    A run has failed where its score is below half of the median of the algorithm on that task.
+    """
+    found = strata(chosen, label)
+    below = sum(int((scores < np.median(scores) / 2.0).sum()) for scores in found)
+    return below, sum(map(len, found))
 
 
 def overall_difference(chosen: Sequence[Scale], label: str, other: str) -> Estimate | None:
@@ -81,7 +92,7 @@ def overall_difference(chosen: Sequence[Scale], label: str, other: str) -> Estim
         if scale.scores(label) is not None and scale.scores(other) is not None
     ]
     found = strata(shared, label) + strata(shared, other)
-    return estimate(difference_of_means, found) if found else None
+    return estimate(difference_of_balanced_means, found) if found else None
 
 
 def overall_probability(results: Results, label: str, other: str) -> Estimate | None:

@@ -43,11 +43,40 @@ def interquartile_mean(strata: Sequence[Array]) -> Array:
     return mean
 
 
+def balanced_mean(strata: Sequence[Array]) -> Array:
+    """Interquartile mean of all values together, in which every stratum weighs the same.
+
+    A value weighs as one of its stratum's: the lowest and the highest quarter of all weight are
+    left out.
+    """
+    values = np.concatenate(strata, axis=-1)
+    counts = np.array([stratum.shape[-1] for stratum in strata])
+    weights = np.repeat(1.0 / (len(strata) * counts), counts)
+    order = values.argsort(axis=-1, kind="stable")
+    ends = weights[order].cumsum(axis=-1)
+    inside = np.clip([ends - weights[order], ends], _TRIMMED, 1.0 - _TRIMMED)
+    kept = np.take_along_axis(values, order, axis=-1) * (inside[1] - inside[0])
+    mean: Array = kept.sum(axis=-1) / (1.0 - 2.0 * _TRIMMED)
+    return mean
+
+
 def difference_of_means(strata: Sequence[Array]) -> Array:
-    """Interquartile mean of the first half of the strata less that of the second."""
-    half = len(strata) // 2
-    difference: Array = interquartile_mean(strata[:half]) - interquartile_mean(strata[half:])
+    """Interquartile mean of the first stratum less that of the second."""
+    ours, theirs = strata
+    return interquartile_mean([ours]) - interquartile_mean([theirs])
+
+
+def difference_of_pairs(strata: Sequence[Array]) -> Array:
+    """The same of one stratum of pairs [..., 2, n]: both have the same seeds."""
+    means = interquartile_mean(strata)
+    difference: Array = means[0] - means[1]
     return difference
+
+
+def difference_of_balanced_means(strata: Sequence[Array]) -> Array:
+    """Balanced mean of the first half of the strata less that of the second."""
+    half = len(strata) // 2
+    return balanced_mean(strata[:half]) - balanced_mean(strata[half:])
 
 
 def probability_of_improvement(strata: Sequence[Array]) -> Array:
