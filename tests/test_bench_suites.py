@@ -1,4 +1,4 @@
-"""Suites, variants and chance: what they stand for, and that a killed suite goes on."""
+"""Suites, untuned tasks and chance: what they stand for, and that a killed suite goes on."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 
-from imel.bench import algorithms
-from imel.bench.algorithms import find_algorithm, settings_hash
+from imel.bench.algorithms import find_algorithm
 from imel.bench.launch import grid
 from imel.bench.run import FINAL_EPISODES, Run, train
 from imel.bench.store import Store
 from imel.bench.suites import find_suite
-from imel.bench.tasks import SPACE_TASKS, TASKS, find_task
+from imel.bench.tasks import SPACE_TASKS, TASKS, UNTUNED_TASKS, find_task
 from imel.cli.main import main
 from imel.errors import ImelError
 
@@ -31,10 +32,10 @@ def test_the_papers_suite_is_every_task_at_its_own_steps_against_the_baselines()
     assert {(run.task, run.steps) for run in runs if run.algorithm == "mki"} == {
         (task.name, task.steps) for task in TASKS.values()
     }
-    names = ["ridge", "mki", "np", "regressor", "trpo", "ppo", "random"]
+    names = ["ridge", "mki", "np", "regressor", "trpo", "trpo-plain", "ppo", "random"]
     assert list(dict.fromkeys(run.algorithm for run in runs)) == names
     assert {run.seed for run in runs} == {10, 11, 12, 13, 14}
-    assert len(runs) == 8 * 7 * 5
+    assert len(runs) == 8 * 8 * 5
     assert suite.store == Path("results/paper")
 
 
@@ -78,32 +79,22 @@ def test_a_quick_suite_is_a_small_part_in_a_store_of_its_own() -> None:
     assert quick.store != find_suite("paper", quick=False).store
 
 
-def test_the_ablation_has_every_variant_beside_its_base(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert {"trpo", "trpo-plain"} <= set(find_suite("ablation", quick=False).algorithms)
-    small = ("mki", {"memory_size": 1024})
-    variants = {"trpo-plain": algorithms.VARIANTS["trpo-plain"], "mki-small": small}
-    monkeypatch.setattr("imel.bench.suites.VARIANTS", variants)
-    assert find_suite("ablation", quick=False).algorithms == (
-        *("trpo", "mki", "trpo-plain", "mki-small", "random"),
-    )
-    monkeypatch.setattr("imel.bench.suites.VARIANTS", {})
-    assert find_suite("ablation", quick=False).algorithms == ("random",)
+def test_longer_runs_have_a_million_steps_and_leave_out_what_is_solved() -> None:
+    suite = find_suite("long", quick=False)
+    assert (suite.steps, suite.algorithms) == (1_000_000, ("ridge", "trpo"))
+    assert set(TASKS) - set(suite.tasks) == {"mountaincar", "inverted-pendulum"}
+    assert suite.store == Path("results/long")
 
 
-def test_a_variant_is_its_base_with_settings_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = find_task("hopper")
-    monkeypatch.setitem(
-        algorithms.VARIANTS, "mki-small", ("mki", {"memory_size": 2048, "features": 3})
-    )
-    base, variant = find_algorithm("mki"), find_algorithm("mki-small")
-    changed = base.settings(task, {"memory_size": 2048, "features": 3})
-    assert variant.settings(task, {}) == changed != base.settings(task, {})
-    assert variant.settings(task, {"std": 0.5}) == changed | {"std": 0.5}
-    assert settings_hash(task, changed) != settings_hash(task, base.settings(task, {}))
-    [run] = grid(["hopper"], ["mki-small"], [0], None, {"std": 0.5})
-    assert run.overrides == {"std": 0.5}
-    with pytest.raises(ImelError, match="did you mean 'mki-small'"):
-        find_algorithm("mki-smal")
+def test_untuned_tasks_are_continuous_and_in_no_other_suite() -> None:
+    suite = find_suite("untuned", quick=False)
+    assert suite.tasks == tuple(UNTUNED_TASKS)
+    assert not set(suite.tasks) & {*TASKS, *SPACE_TASKS}
+    for name in suite.tasks:
+        with closing(find_task(name).make()) as env:
+            assert isinstance(env.action_space, spaces.Box)
+        for algorithm in suite.algorithms:
+            assert find_algorithm(algorithm).settings(find_task(name), {}) is not None
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -115,21 +106,6 @@ def test_plain_trpo_is_trpo_without_normalisation_and_takes_no_overrides() -> No
     assert not isinstance(plain.make(task, settings, seed=0).get_env(), VecNormalize)
     with pytest.raises(ImelError, match="only IMeL's own algorithms take settings"):
         grid(["hopper"], ["trpo-plain"], [0], None, {"n_envs": 2})
-
-
-def test_rows_of_a_variant_have_its_name_and_that_of_its_base(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(algorithms.VARIANTS, "nearest-small", ("nearest", SMALL))
-    [row] = train(Run("Pendulum-v1", "nearest-small", 0, 64))
-    assert (row["algorithm"], row["variant_of"], row["overrides"]) == (
-        "nearest-small",
-        "nearest",
-        {},
-    )
-    assert row["settings"]["memory_size"] == 128
-    [row] = train(Run("Pendulum-v1", "nearest", 0, 64, SMALL))
-    assert row["variant_of"] is None
 
 
 def test_chance_is_evaluated_and_not_trained() -> None:
@@ -197,10 +173,13 @@ def test_a_suite_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     ("arguments", "complaint"),
     [
         (["papr"], "unknown suite 'papr'; did you mean 'paper'"),
-        (["paper", "--algorithms", "trpo-plian"], "did you mean 'trpo-plain'"),
+        (
+            ["paper", "--algorithms", "trpo-plian"],
+            "algorithm 'trpo-plian'; did you mean 'trpo",
+        ),
     ],
 )
-def test_an_unknown_suite_or_variant_is_refused_with_the_nearest_name(
+def test_an_unknown_suite_or_algorithm_is_refused_with_the_nearest_name(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *arguments]) == 2

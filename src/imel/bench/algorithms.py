@@ -1,8 +1,7 @@
 """The algorithms of the bench: IMeL's six policies, TRPO, PPO, Upside-Down RL, and chance.
 
 Each turns a task into complete settings, as plain data, and settings into a model. The baselines
-are Stable-Baselines3's own, with the settings RL Baselines3 Zoo publishes for them. A variant is
-one of these under a name of its own, with some settings fixed to others.
+are Stable-Baselines3's own, with the settings RL Baselines3 Zoo publishes for them.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import json
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from importlib import resources
 from typing import Any, Self
 
@@ -41,9 +40,8 @@ _PUBLISHED = tomllib.loads((resources.files("imel.bench") / "zoo.toml").read_tex
 
 @dataclass(frozen=True)
 class Algorithm(ABC):
-    """An algorithm of the bench, or a variant of one with some settings fixed."""
+    """An algorithm of the bench."""
 
-    fixed: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
     adjustable = True
     """Whether a user can override its settings."""
     learns = True
@@ -67,7 +65,7 @@ class ImelAlgorithm(Algorithm):
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Settings and policy options; an override may name either."""
         policy_class = POLICIES[self.policy]
-        changes = {**self.fixed, **overrides}
+        changes = dict(overrides)
         option_names = {field.name for field in fields(policy_class.options_class)}
         options = {name: changes.pop(name) for name in list(changes) if name in option_names}
         settings: Any = changes
@@ -91,17 +89,19 @@ class ImelAlgorithm(Algorithm):
 
 @dataclass(frozen=True)
 class Baseline(Algorithm):
-    """An algorithm of Stable-Baselines3 with published settings; only a variant changes them."""
+    """An algorithm of Stable-Baselines3 with published settings."""
 
     module: str
     class_name: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Published settings that are replaced."""
     adjustable = False
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """The published settings for the task, or for its kind."""
         published = _PUBLISHED[self.class_name.lower()]
         settings: dict[str, Any] = published.get(task.name, published["default"])
-        return {**settings, **self.fixed, **overrides}
+        return {**settings, **self.fixed}
 
     def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
         """A new model; observations and rewards are normalised as in the zoo."""
@@ -189,7 +189,7 @@ class UpsideDown(Algorithm):
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Its defaults."""
-        return asdict(replace(UdrlSettings(), **{**self.fixed, **overrides}))
+        return asdict(UdrlSettings())
 
     def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
         """A new model on its own environments."""
@@ -204,26 +204,18 @@ ALGORITHMS: dict[str, Algorithm] = {
     "nearest": ImelAlgorithm("NearestPolicy"),
     "ridge": ImelAlgorithm("RidgePolicy"),
     "trpo": Baseline("sb3_contrib", "TRPO"),
+    # No normalisation, as the paper ran it
+    "trpo-plain": Baseline("sb3_contrib", "TRPO", fixed={"normalise": False}),
     "ppo": Baseline("stable_baselines3", "PPO"),
     "udrl": UpsideDown(),
     "random": Chance(),
 }
 
-VARIANTS: dict[str, tuple[str, Mapping[str, Any]]] = {
-    # name: (algorithm, overrides). A variant's rows have its name as their algorithm
-    "trpo-plain": ("trpo", {"normalise": False}),  # no normalisation, as the paper ran it
-}
-
 
 def find_algorithm(name: str) -> Algorithm:
-    """The algorithm or variant of this name; refuses one that is unknown or not installed."""
-    if name in VARIANTS:
-        base, fixed = VARIANTS[name]
-        return replace(find_algorithm(base), fixed=fixed)
+    """The algorithm of this name; refuses one that is unknown or not installed."""
     if name not in ALGORITHMS:
-        raise ImelError(
-            f"unknown algorithm '{name}'; {nearest_name(name, [*ALGORITHMS, *VARIANTS])}"
-        )
+        raise ImelError(f"unknown algorithm '{name}'; {nearest_name(name, ALGORITHMS)}")
     algorithm = ALGORITHMS[name]
     if isinstance(algorithm, Baseline) and importlib.util.find_spec(algorithm.module) is None:
         raise ImelError(f"'{name}' needs {algorithm.module}: install imel with its 'bench' extra")

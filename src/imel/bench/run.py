@@ -15,7 +15,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
-from imel.bench.algorithms import VARIANTS, find_algorithm, settings_hash
+from imel.bench.algorithms import find_algorithm, settings_hash
 from imel.bench.store import Row
 from imel.bench.tasks import Task, find_task
 from imel.bench.udrl import Commanded, Udrl
@@ -127,7 +127,6 @@ def train(run: Run, on_row: Callable[[Row], None] = lambda row: None) -> list[Ro
     task, algorithm, settings = find_task(run.task), find_algorithm(run.algorithm), run.settings()
     constant = {
         **run.identity(),
-        "variant_of": VARIANTS[run.algorithm][0] if run.algorithm in VARIANTS else None,
         "overrides": dict(run.overrides),
         "settings": settings,
         "environment": task.as_json(),

@@ -1,15 +1,13 @@
-"""Grids with a name: the paper's comparison, ablations, chance, and other spaces than vectors."""
+"""Grids with a name: the paper's comparison, longer runs, tasks nobody tuned on, chance, spaces."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from imel.bench.algorithms import VARIANTS
-from imel.bench.tasks import SPACE_TASKS, TASKS
+from imel.bench.tasks import SPACE_TASKS, TASKS, UNTUNED_TASKS
 from imel.errors import SettingsError, nearest_name
-
-SUITES = ("paper", "ablation", "random", "spaces")
 
 
 @dataclass(frozen=True)
@@ -22,6 +20,53 @@ class Suite:
     steps: int | None
     """Of every run; None for each task's own."""
     store: Path
+    quick_tasks: tuple[str, ...]
+    """Where it takes minutes to see that the suite runs."""
+    quick_algorithms: tuple[str, ...]
+
+
+_PAPER = Suite(
+    tasks=tuple(TASKS),
+    algorithms=("ridge", "mki", "np", "regressor", "trpo", "trpo-plain", "ppo", "random"),
+    seeds=(10, 11, 12, 13, 14),  # none of those that settings were chosen on
+    steps=None,
+    store=Path("results/paper"),
+    quick_tasks=("mountaincar", "inverted-pendulum"),
+    quick_algorithms=("ridge", "trpo", "random"),
+)
+SUITES: Mapping[str, Suite] = {
+    "paper": _PAPER,
+    "long": replace(
+        _PAPER,
+        tasks=("double-pendulum", "hopper", "walker2d", "halfcheetah", "ant", "humanoid"),
+        algorithms=("ridge", "trpo"),
+        seeds=(30, 31, 32, 33, 34),
+        steps=1_000_000,
+        store=Path("results/long"),
+    ),
+    "untuned": Suite(
+        tasks=tuple(UNTUNED_TASKS),
+        algorithms=("ridge", "trpo", "ppo", "random"),
+        seeds=(30, 31, 32, 33, 34),
+        steps=None,
+        store=Path("results/untuned"),
+        quick_tasks=("swimmer", "reacher"),
+        quick_algorithms=("ridge", "trpo", "random"),
+    ),
+    "random": replace(_PAPER, algorithms=("random",), quick_algorithms=("random",)),
+    "spaces": Suite(
+        tasks=tuple(SPACE_TASKS),
+        algorithms=("ridge", "ppo", "random"),
+        seeds=(600, 601, 602, 603, 604),
+        steps=None,
+        store=Path("results/spaces"),
+        quick_tasks=("levers", "sensors"),
+        quick_algorithms=("ridge", "ppo", "random"),
+    ),
+}
+_FREE = replace(
+    _PAPER, algorithms=("ridge", "mki", "trpo"), seeds=(0, 1, 2), store=Path("runs/bench")
+)
 
 
 def find_suite(name: str | None, quick: bool) -> Suite:
@@ -30,38 +75,17 @@ def find_suite(name: str | None, quick: bool) -> Suite:
     Quick, it is a small part of it, in a store of its own, to see in minutes that it runs.
     """
     if name is None:
-        free = Suite(tuple(TASKS), ("ridge", "mki", "trpo"), (0, 1, 2), None, Path("runs/bench"))
-        return replace(free, seeds=(0,), steps=4096) if quick else free
+        return replace(_FREE, seeds=(0,), steps=4096) if quick else _FREE
     if name not in SUITES:
         raise SettingsError(f"unknown suite '{name}'; {nearest_name(name, SUITES)}")
-    spaces = name == "spaces"
-    suite = Suite(
-        tasks=tuple(SPACE_TASKS if spaces else TASKS),
-        algorithms=_algorithms(name, quick),
-        # None of those that settings were chosen on
-        seeds=(600, 601, 602, 603, 604) if spaces else (10, 11, 12, 13, 14),
-        steps=None,
-        # One for all: what an ablation compares with, the paper's suite has run already
-        store=Path("results/spaces" if spaces else "results/paper"),
-    )
+    suite = SUITES[name]
     if not quick:
         return suite
     return replace(
         suite,
-        tasks=("levers", "sensors") if spaces else ("mountaincar", "inverted-pendulum"),
+        tasks=suite.quick_tasks,
+        algorithms=suite.quick_algorithms,
         seeds=suite.seeds[:2],
         steps=10_000,
         store=Path("results/quick"),
     )
-
-
-def _algorithms(name: str, quick: bool) -> tuple[str, ...]:
-    if name == "paper":
-        learned = ("ridge", "trpo") if quick else ("ridge", "mki", "np", "regressor", "trpo", "ppo")
-        return (*learned, "random")
-    if name == "spaces":
-        return ("ridge", "ppo", "random")
-    if name == "ablation":
-        bases = dict.fromkeys(base for base, _ in VARIANTS.values())
-        return (*bases, *VARIANTS, "random")
-    return ("random",)

@@ -1,4 +1,4 @@
-"""The tasks of the bench: the paper's eight, seven with other spaces, and any other Gymnasium id.
+"""The tasks of the bench: the paper's eight, more in two groups, and any other Gymnasium id.
 
 The paper's names stand for environments with the state and action dimensions the paper gives.
 """
@@ -100,6 +100,18 @@ TASKS: dict[str, Task] = {
     )
 }
 
+UNTUNED_TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        Task("swimmer", "Swimmer-v5"),
+        Task("reacher", "Reacher-v5"),
+        Task("pusher", "Pusher-v5"),
+        Task("bipedal-walker", "BipedalWalker-v3"),
+        Task("lunar-lander", "LunarLander-v3", env_kwargs={"continuous": True}),
+    )
+}
+"""Continuous tasks on which no setting was ever chosen."""
+
 SPACE_TASKS: dict[str, Task] = {
     task.name: task
     for task in (
@@ -117,7 +129,7 @@ SPACE_TASKS: dict[str, Task] = {
 
 def find_task(name: str) -> Task:
     """The task of this name, or the Gymnasium environment of this id as a task."""
-    named = TASKS | SPACE_TASKS
+    named = TASKS | UNTUNED_TASKS | SPACE_TASKS
     if name in named:
         return named[name]
     if name == "pendulum":

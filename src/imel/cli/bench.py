@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -40,7 +40,8 @@ Run algorithms on tasks, several seeds of each, side by side; print what came of
 examples:
   imel bench paper --quick
   imel bench paper                          every task, 5 seeds: the comparison of the paper
-  imel bench ablation                       variants of the algorithms, in the same store
+  imel bench long                           a million steps of the larger tasks, against TRPO
+  imel bench untuned                        five tasks on which no setting was chosen
   imel bench random                         the returns of acting at random
   imel bench spaces                         discrete actions, a Dict, pixels: beside PPO
   imel bench --tasks hopper walker2d --algorithms ridge mki trpo --seeds 0 1 2 3 4
@@ -66,13 +67,12 @@ class BenchArguments:
     """What to run, and where the results are. A flag that is given replaces the suite's value."""
 
     suite: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="SUITE")] = None
-    """paper, ablation, random or spaces; by default the paper's tasks, ridge, mki and trpo, seeds 0
-    to 2."""
+    """paper, long, untuned, random or spaces; by default the paper's tasks, ridge, mki and trpo,
+    seeds 0 to 2."""
     tasks: Annotated[tuple[str, ...] | None, _of_suite("TASK ...")] = None
     """Tasks by name, or other environments by their Gymnasium id."""
     algorithms: Annotated[tuple[str, ...] | None, _of_suite("NAME ...")] = None
-    """Of ridge, mki, np, anp, nearest, regressor (IMeL), trpo, ppo, udrl, random; or a
-    variant's name."""
+    """Of ridge, mki, np, anp, nearest, regressor (IMeL), trpo, trpo-plain, ppo, udrl, random."""
     seeds: Annotated[tuple[int, ...] | None, _of_suite("N ...")] = None
     """One run for each."""
     steps: Annotated[Steps | None, tyro.conf.arg(metavar="N")] = None
@@ -137,7 +137,8 @@ def run(argv: Sequence[str]) -> int:
 def _chosen(arguments: BenchArguments) -> Suite:
     """The suite, with what was given by flags in place of its own."""
     suite = find_suite(arguments.suite, arguments.quick)
-    given = {each.name: getattr(arguments, each.name) for each in fields(suite)}
+    names = ("tasks", "algorithms", "seeds", "steps", "store")
+    given = {name: getattr(arguments, name) for name in names}
     return replace(suite, **{name: value for name, value in given.items() if value is not None})
 
 

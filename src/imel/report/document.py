@@ -30,8 +30,6 @@ _CURVES = {
     "curves-time.png": COST,
 }
 _DOTS_PER_INCH = 130
-_LESS_A_PART = {"ridge": "mki"}
-"""Algorithms that are another one without a part of it: they are rows of its ablations, too."""
 _ENOUGH = 5
 """Seeds below which a bootstrap says little."""
 _READING = """\
@@ -178,11 +176,7 @@ def _ablation_section(results: Results, images: str) -> tuple[str, dict[str, Fig
     ]
     figures: dict[str, Figure] = {}
     for base in dict.fromkeys(results.variants.values()):
-        variants = [
-            label
-            for label in results.labels
-            if base in (results.variants.get(label), _LESS_A_PART.get(label))
-        ]
+        variants = [label for label, of in results.variants.items() if of == base]
         chosen, _ = scales(results, base, "evaluated")
         parts.append("\n".join(ablation_table(results, chosen, base, variants)))
         shared = [s for s in chosen if any(s.scores(label) is not None for label in variants)]

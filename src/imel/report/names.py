@@ -19,6 +19,7 @@ _KNOWN: Mapping[str, tuple[str, str, Any]] = {
     "nearest": ("IMeL, nearest", "#56b4e9", "-"),
     "ridge": ("IMeL, ridge", "#7a4a9e", "-"),
     "trpo": ("TRPO", "#000000", (0, (4, 1.5))),
+    "trpo-plain": ("TRPO, not normalised", "#6b6b6b", (0, (4, 1.5, 1, 1.5))),
     "ppo": ("PPO", "#d55e00", (0, (1.5, 1.2))),
     "udrl": ("Upside-Down RL", "#5d7f2a", (0, (5, 1.5, 1, 1.5))),
     "random": ("random", "#8c8c8c", ":"),
@@ -34,8 +35,13 @@ _TASKS = {
     "halfcheetah": "HalfCheetah (17, 6)",
     "ant": "Ant (27, 8)",
     "humanoid": "Humanoid (257, 17)",
+    "swimmer": "Swimmer (8, 2)",
+    "reacher": "Reacher (10, 2)",
+    "pusher": "Pusher (23, 7)",
+    "bipedal-walker": "BipedalWalker (24, 4)",
+    "lunar-lander": "LunarLander, continuous (8, 2)",
 }
-"""Environments of the paper's tasks, with the dimensions of state and action."""
+"""Environments of continuous tasks, with the dimensions of state and action."""
 
 
 def task_order(task: str) -> tuple[int, str]:

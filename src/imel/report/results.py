@@ -142,7 +142,7 @@ def _groups(cell: Mapping[tuple[str, str], list[Sequence[Row]]]) -> dict[str, Gr
         label = name if names.count(name) == 1 else f"{name} #{digest}"
         last = curves[0][-1]
         runs = sorted(map(_finished_run, curves), key=lambda run: run.seed)
-        base = last.get("variant_of") or (last["algorithm"] if last["overrides"] else None)
+        base = last["algorithm"] if last["overrides"] else None
         groups[label] = Group(label, base, tuple(runs))
     return {label: groups[label] for label in sorted(groups, key=algorithm_order)}
 
