@@ -107,7 +107,8 @@ def table(name: str) -> str:
     if kind == "runs":
         return _runs(which)
     if kind == "paired":
-        return "\n".join(paired_table(RESULTS, *which.split()))
+        folder, first, second = which.split()
+        return "\n".join(paired_table(RESULTS.parent / folder, first, second))
     if kind == "dynamics":
         return "\n".join(dynamics_table(ROOT / "results" / "dynamics"))
     raise ValueError(f"there is no table '{name}'")

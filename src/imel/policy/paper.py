@@ -23,7 +23,13 @@ from imel.interpolators.nearest import NearestNeighbours, NearestOptions
 from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
 from imel.interpolators.regressor import Regressor, RegressorOptions
 from imel.policy.base import ImelPolicy
-from imel.settings import ContextSettings, FitSettings, InterpolatorSettings, PaperSettings
+from imel.settings import (
+    ContextSettings,
+    FitSettings,
+    InterpolatorSettings,
+    NpSettings,
+    PaperSettings,
+)
 
 
 class PaperPolicy(ImelPolicy, ABC):
@@ -114,7 +120,7 @@ class NpPolicy(PaperPolicy):
 
     interpolator_class = NeuralProcess
     options_class = NeuralProcessOptions
-    settings_class = InterpolatorSettings
+    settings_class = NpSettings
 
 
 class AnpPolicy(PaperPolicy):

@@ -6,6 +6,7 @@ from imel.settings.paper import (
     ContextSettings,
     FitSettings,
     InterpolatorSettings,
+    NpSettings,
     PaperSettings,
 )
 from imel.settings.ridge import RidgeSettings
@@ -16,6 +17,7 @@ __all__ = [
     "FitSettings",
     "InterpolatorSettings",
     "Keywords",
+    "NpSettings",
     "PaperSettings",
     "RidgeSettings",
     "Settings",

@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import fields
 from typing import Any
 
-from imel.settings.paper import ContextSettings, FitSettings, InterpolatorSettings
+from imel.settings.paper import ContextSettings, FitSettings, InterpolatorSettings, NpSettings
 from imel.settings.ridge import RidgeSettings
 
 _FAMILIES: dict[str, tuple[type[Any], ...]] = {
@@ -50,4 +50,10 @@ def settings_table() -> str:
                         textwrap.fill(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 10)
                     )
         lines.append("")
+    own = [
+        f"{field.name} = {field.default!r}"
+        for field in fields(NpSettings)
+        if field.default != getattr(InterpolatorSettings, field.name)
+    ]
+    lines += [f"    Defaults that NpPolicy alone has: {', '.join(own)}", ""]
     return "\n".join(lines)

@@ -74,3 +74,11 @@ class FitSettings(PaperSettings):
 @dataclass(frozen=True)
 class InterpolatorSettings(FitSettings, ContextSettings):
     """Settings of a learned interpolator of memories: MKI and the Neural Processes."""
+
+
+@dataclass(frozen=True)
+class NpSettings(InterpolatorSettings):
+    """Settings of a Neural Process without attention: a shorter memory, shorter steps at first."""
+
+    memory_size: int = 2048
+    kl_budget: float | str = "2:1"
