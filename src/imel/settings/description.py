@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import textwrap
-from dataclasses import fields
+from dataclasses import Field, fields
 from typing import Any
 
 from imel.settings.paper import ContextSettings, FitSettings, InterpolatorSettings, NpSettings
@@ -41,19 +41,20 @@ def settings_table() -> str:
         lines += [f"    Settings of {family}, with their defaults:", ""]
         seen: set[str] = set()
         for settings_class in classes:
-            docs = field_docs(settings_class)
             for field in fields(settings_class):
                 if field.name not in seen:
                     seen.add(field.name)
-                    text = f"{field.name} = {field.default!r}: {docs[field.name]}"
-                    lines.append(
-                        textwrap.fill(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 10)
-                    )
+                    lines.append(_line(settings_class, field))
         lines.append("")
-    own = [
-        f"{field.name} = {field.default!r}"
-        for field in fields(NpSettings)
-        if field.default != getattr(InterpolatorSettings, field.name)
-    ]
-    lines += [f"    Defaults that NpPolicy alone has: {', '.join(own)}", ""]
-    return "\n".join(lines)
+    lines += ["    Defaults of NpPolicy that are not those of the others:", ""]
+    lines += [_line(NpSettings, field) for field in fields(NpSettings) if _own(field)]
+    return "\n".join([*lines, ""])
+
+
+def _own(field: Field[Any]) -> bool:
+    return bool(field.default != getattr(InterpolatorSettings, field.name))
+
+
+def _line(settings_class: type[Any], field: Field[Any]) -> str:
+    text = f"{field.name} = {field.default!r}: {field_docs(settings_class)[field.name]}"
+    return textwrap.fill(text, 96, initial_indent=" " * 6, subsequent_indent=" " * 10)
