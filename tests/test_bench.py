@@ -539,7 +539,7 @@ def test_every_algorithm_of_imel_learns_in_the_bench(scripted: str) -> None:
         rows = train(Run(f"{scripted}Scripted-v0", name, 0, 64, SMALL))
         assert rows[-1]["settings"]["policy"].lower() == f"{name}policy"
         assert rows[-1]["eval_return"] == 15.0
-    baselines = {"trpo", "ppo", "udrl", "random"}
+    baselines = {"trpo", "trpo-plain", "ppo", "udrl", "random"}
     assert set(ALGORITHMS) == {"mki", "np", "anp", "regressor", "nearest", "ridge"} | baselines
 
 
