@@ -192,7 +192,7 @@ export class MemoryTable {
       h("td", {}, `${memory.episode} · ${memory.step}`),
       h("td", { class: "wide" }, String(memory.iteration)),
       h("td", {}, signed(memory.advantage)),
-      h("td", {}, this.step(memory)),
+      h("td", {}, ...this.step(memory)),
       exact ? h("td", { class: "wide" }, signed(memory.adds[this.moved(memory)], 3)) : null,
     );
   }
@@ -205,7 +205,8 @@ export class MemoryTable {
 
   step(memory) {
     const { mean, improved } = memory, i = this.moved(memory);
-    return `${mean.length === 1 ? "" : `${this.names[i]} `}${signed(mean[i])} → ${signed(improved[i])}`;
+    const step = `${signed(mean[i])} → ${signed(improved[i])}`;
+    return mean.length === 1 ? [step] : [h("small", { class: "muted" }, this.names[i]), h("br"), step];
   }
 
   note() {
