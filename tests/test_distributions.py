@@ -163,6 +163,6 @@ def test_number_of_no_option_is_refused(wrong: float) -> None:
 def test_words_name_options_by_probability_and_choices_by_what_is_chosen() -> None:
     single, several = Categorical([2], [0], ()), Categorical([2, 3], [0, 0], (2,))
     logits = np.log(np.array([0.25, 0.75, 0.2, 0.7, 0.1]))
-    assert single.words(logits[:2], ["left", "right"]) == "right 75 %, left 25 %"
-    assert several.words(logits, list("abcde")) == "b 75 %, d 70 %"
+    assert single.words(logits[:2], ["left", "right"]) == "right (75 %), left (25 %)"
+    assert several.words(logits, list("abcde")) == "b (75 %), d (70 %)"
     assert Gaussian(1).words(np.array([0.5]), ["torque"]) == "mean [+0.50]"

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from imel import Explanation, IMeL
-from imel.distributions import Gaussian
+from imel.distributions import Categorical, Gaussian
 from imel.errors import ImelError
 from imel.interpolators.neural_process import NeuralProcess
-from imel.names import Dimensions, names_for
+from imel.names import DimensionNames, Dimensions, names_for
 from imel.policy import POLICIES
 from small import BATCH, STATES, answers, small_model
 from toy import ScriptedEnv
@@ -230,6 +230,18 @@ def test_an_explanation_reads_as_a_table() -> None:
     assert first.split() == ["60.0%", "12", "3", "+1.50", "[+0.12]", "->", "[+0.50]", "([+0.300])"]
     assert second.split()[:4] == ["40.0%", "7", "140", "-0.25"]
     assert first.index("12") + 2 == header.index("episode") + len("episode")
+
+
+def test_a_table_of_discrete_actions_names_the_options_behind_the_logits() -> None:
+    why = table(
+        mean=np.log([0.2, 0.8]),
+        distribution=Categorical([2], [0], ()),
+        names=DimensionNames(("x", "y", "speed"), ("push left", "push right")),
+    )
+    sentence, _, header, *_ = str(why).splitlines()
+    assert sentence.startswith("push right (80 %), push left (20 %) is the sum of")
+    assert header.endswith("mu -> mu*  (what it adds), logits of push left, push right")
+    assert "of the logit of push left, the mean dashed" in why._repr_html_()
 
 
 def test_only_exact_parts_are_said_to_add_something() -> None:

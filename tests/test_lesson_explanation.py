@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from imel import IMeL, LessonExplanation
-from imel.distributions import Gaussian
+from imel.distributions import Categorical, Gaussian
 from imel.errors import ImelError
 from imel.explain import explain, policy_without
 from imel.explain.lessons import LessonContributions
-from imel.names import DimensionNames
+from imel.names import DimensionNames, Dimensions, names_for
 from imel.policy import ImelPolicy, RidgePolicy
 from small import BATCH, STATES, answers
 from test_lessons import ridge_model
@@ -215,6 +215,28 @@ def test_periods_are_named_as_such() -> None:
     why = hand_made(lessons=lessons)
     assert "mostly taught by 2 of 4 lessons (6 episodes)" in why.sentence()
     assert "12 (+4)" in str(why)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_table_of_discrete_actions_names_the_options_behind_the_logits(several: bool) -> None:
+    sizes = [2, 6] if several else [8]
+    distribution = Categorical(sizes, [0] * len(sizes), (2,) if several else ())
+    choices = [range(n) for n in sizes]
+    why = hand_made(
+        mean=np.array([0.0, 1.0, *[0.0] * 5, 1.0]),
+        lessons=replace(hand_made().lessons, contributions=np.eye(4, 8)),
+        sensitivity=np.zeros((8, 3)),
+        names=names_for(None, Dimensions(3, 8, choices)),
+        distribution=distribution,
+    )
+    sentence, _, header, *_ = str(why).splitlines()
+    if several:
+        options = "choice 0: 0, choice 0: 1, choice 1: 0, choice 1: 1, choice 1: 2, choice 1: 3"
+        assert sentence.startswith("choice 0: 1 (73 %), choice 1: 5 (35 %): mostly taught")
+    else:
+        options = "action 0, action 1, action 2, action 3, action 4, action 5"
+        assert sentence.startswith("action 1 (24 %), action 7 (24 %), action 0 (9 %), ")
+    assert header.endswith(f"adds to the logits of {options} ...")
 
 
 @pytest.mark.parametrize(

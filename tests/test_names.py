@@ -61,6 +61,26 @@ def test_names_are_in_the_order_of_mujocos_joints(env_id: str) -> None:
         assert (called["abdomen_y"], called["left_elbow"]) == ("abdomen y", "left elbow")
 
 
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        *("CartPole-v1", "MountainCar-v0", "Acrobot-v1", "FrozenLake", "FrozenLake8x8"),
+        *("CliffWalking", "Taxi"),
+    ],
+)
+def test_every_discrete_task_has_names_for_all_its_options(env_id: str) -> None:
+    options = int(made(env_id).action_space.n)
+    names = names_for(env_id, Dimensions(1, options, [range(options)])).action
+    assert len(set(names)) == options
+    assert not any(name.startswith("action ") for name in names)
+
+
+def test_options_without_names_have_their_numbers_in_the_environment() -> None:
+    assert names_for(None, Dimensions(1, 2, [range(5, 7)])).action == ("action 5", "action 6")
+    several = names_for(None, Dimensions(1, 5, [range(2), range(1, 4)])).action
+    assert several == ("choice 0: 0", "choice 0: 1", "choice 1: 1", "choice 1: 2", "choice 1: 3")
+
+
 def test_an_unknown_width_or_task_has_numbers() -> None:
     names = names_for("Humanoid-v5", Dimensions(45, 17))
     assert names.state[:2] == ("state 0", "state 1")

@@ -15,6 +15,8 @@ export function shortNames(names) {
   return shared ? names.map((name) => name.slice(0, -last.length - 1)) : names;
 }
 
+const brief = (name) => (name.length > 20 ? `${name.slice(0, 19)}…` : name);
+
 function bar(i, answer, before, reach, names) {
   // The track is the action range [-1, 1]; means may lie beyond it and are clipped when they act
   const place = (value) => `${50 + (47 * Math.max(-reach, Math.min(reach, value))) / reach}%`;
@@ -89,14 +91,14 @@ function range(centre, values) {
   return [centre - reach, centre + reach];
 }
 
-export function showArrows(answer, pair) {
+export function showArrows(answer, pair, names) {
   const memories = (answer?.memories ?? []).slice(0, answer?.mean.length === 1 ? 16 : 24);
   const holder = byId("arrows");
   byId("arrows-holder").hidden = !memories.length;
   if (!memories.length) return holder.replaceChildren();
   const one = answer.mean.length === 1;
   const [width, height] = one ? [200, 30 + 9 * memories.length] : [200, 200];
-  const [i, j] = one ? [0, 0] : pair;
+  const [i, j] = one ? [0, 0] : pair, short = shortNames(names).map(brief);
   const ends = (d) => range(answer.mean[d], memories.flatMap((memory) => [memory.mean[d], memory.improved[d]]));
   const [left, right] = ends(i), [bottom, top] = ends(j);
   const x = (value) => (width * (value - left)) / (right - left);
@@ -119,8 +121,8 @@ export function showArrows(answer, pair) {
       : svg("circle", { cx: px, cy: py, r: 6, ...mark }),
   );
   const label = (text, tx, ty, anchor) => svg("text", { x: tx, y: ty, fill: "var(--muted)", "font-size": 10, "text-anchor": anchor }, text);
-  drawing.append(label(signed(left), 5, height - 5, "start"), label(`${signed(right)}`, width - 5, height - 5, "end"), label(`a${i} →`, width / 2, height - 5, "middle"));
-  if (!one) drawing.append(label(`a${j} ↑ ${signed(top)}`, 5, 12, "start"));
+  drawing.append(label(signed(left), 5, height - 5, "start"), label(`${signed(right)}`, width - 5, height - 5, "end"), label(`${short[i]} →`, width / 2, height - 5, "middle"));
+  if (!one) drawing.append(label(`${short[j]} ↑ ${signed(top)}`, 5, 12, "start"));
   return holder.replaceChildren(drawing);
 }
 
@@ -161,6 +163,7 @@ export class MemoryTable {
       this.holder.replaceChildren(h("p", { class: "note" }, text));
       return;
     }
+    this.names = shortNames(info.action_names).map(brief);
     const largest = answer.memories[0]?.weight ?? 1;
     const rows = answer.memories.map((memory, k) => this.row(memory, k, largest, selected, answer.exact));
     const picture = this.pictures ? h("th", {}, "state") : null;
@@ -189,7 +192,7 @@ export class MemoryTable {
       h("td", {}, `${memory.episode} · ${memory.step}`),
       h("td", { class: "wide" }, String(memory.iteration)),
       h("td", {}, signed(memory.advantage)),
-      h("td", {}, this.step(memory)),
+      h("td", {}, ...this.step(memory)),
       exact ? h("td", { class: "wide" }, signed(memory.adds[this.moved(memory)], 3)) : null,
     );
   }
@@ -202,7 +205,8 @@ export class MemoryTable {
 
   step(memory) {
     const { mean, improved } = memory, i = this.moved(memory);
-    return `${mean.length === 1 ? "" : `a${i} `}${signed(mean[i])} → ${signed(improved[i])}`;
+    const step = `${signed(mean[i])} → ${signed(improved[i])}`;
+    return mean.length === 1 ? [step] : [h("small", { class: "muted" }, this.names[i]), h("br"), step];
   }
 
   note() {

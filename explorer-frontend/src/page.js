@@ -155,8 +155,7 @@ export class Page {
     this.other?.caption.replaceChildren(h("b", {}, this.compared === null ? "" : this.label(this.compared)), ", in the same plane");
     this.legend = colour;
     showLegend(colour);
-    const { projection, x, y } = this.where(), { state_names } = this.info;
-    showAxes(projection === "dimensions" ? [state_names[x], state_names[y]] : points.labels);
+    showAxes(points.labels);
     document.body.dataset.ready = "map";
   }
 
@@ -305,7 +304,7 @@ export class Page {
       this.lessonStrip.show({ shares: answer?.shares ?? null, forgotten: this.edits.forgotten });
     } else {
       showSentence(answer, this.info);
-      showArrows(answer, [Number(byId("arrow-x").value), Number(byId("arrow-y").value)]);
+      showArrows(answer, [Number(byId("arrow-x").value), Number(byId("arrow-y").value)], action_names);
       this.table.show(answer, this.info, this.edits.base, chosen);
     }
     this.map.light(answer?.rows ?? [], answer?.weights ?? []);

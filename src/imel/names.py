@@ -1,7 +1,8 @@
 """Names of state and action dimensions, for explanations, tables and pictures.
 
-Built in for Gymnasium's MuJoCo tasks and classic control. Any other environment may name its own by
-the attributes `state_names` and `action_names`; what has no name has a number.
+Built in for Gymnasium's MuJoCo tasks, classic control and LunarLander, and for the actions of its
+grids. Any other environment may name its own by the attributes `state_names` and `action_names`;
+what has no name has a number.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Dimensions(NamedTuple):
 
     state: int
     action: int
-    choices: Sequence[int] = ()
-    """Options of each discrete choice."""
+    choices: Sequence[range] = ()
+    """The numbers of the options of each discrete choice."""
     observed: Sequence[str] = ()
     """Names that the observation space gives to the state."""
 
@@ -65,8 +66,10 @@ def names_for(env_id: str | None, dimensions: Dimensions) -> DimensionNames:
     state_dim, action_dim, choices, observed = dimensions
     found = next((names for names in states if len(names) == state_dim), None)
     numbered = tuple(f"action {i}" for i in range(action_dim))
-    if len(choices) > 1:
-        numbered = tuple(f"action {i} = {k}" for i, n in enumerate(choices) for k in range(n))
+    if len(choices) == 1:
+        numbered = tuple(f"action {k}" for k in choices[0])
+    elif choices:
+        numbered = tuple(f"choice {i}: {k}" for i, options in enumerate(choices) for k in options)
     return DimensionNames(
         found or tuple(observed) or tuple(f"state {i}" for i in range(state_dim)),
         actions if len(actions) == action_dim else numbered,
@@ -157,6 +160,7 @@ _POLES = (
     *_each(["pole 1", "pole 2"], "velocity"),
     *_each(["constraint force"], *_SPATIAL),
 )
+_FROZEN_LAKE = ("left", "down", "right", "up")
 _SWIMMER = ("tip", "rotor 1", "rotor 2")
 
 _TASKS: dict[
@@ -183,6 +187,10 @@ _TASKS: dict[
             *("left leg touches", "right leg touches"),
         ),
     ),
+    "FrozenLake": (_FROZEN_LAKE,),
+    "FrozenLake8x8": (_FROZEN_LAKE,),
+    "CliffWalking": (("up", "right", "down", "left"),),
+    "Taxi": (("south", "north", "east", "west", "pick up", "drop off"),),
     "InvertedPendulum": (
         ("cart force",),
         ("cart position", "pole angle", "cart velocity", "pole velocity"),

@@ -1,18 +1,20 @@
-"""Playing an environment: one copy of it, and an episode step by step."""
+"""Playing an environment: one copy of it, and an episode step by step, by a policy or another."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import gymnasium
+import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.names import DimensionNames, Dimensions, names_for, names_of
+from imel.policy import ImelPolicy
 from imel.simulators import is_mujoco, make
 
 Array = NDArray[Any]
@@ -35,21 +37,61 @@ class Step(NamedTuple):
     truncated: bool
 
 
-def play(
-    env: Environment, act: Callable[[Any], Array], seed: int, longest: int | None = None
-) -> Iterator[Step]:
-    """Play one episode. `act` maps an observation to an action in the environment's units.
+class Decision(NamedTuple):
+    """What a policy makes of an observation."""
 
-    `act` is called while the environment is still in the observed state, and may draw it.
-    """
+    state: Array  # [d_s] raw
+    mean: Array  # [d_a]
+    std: Array  # [d_a]
+    action: Array  # [d_a] in policy units
+
+
+def play(env: Environment, act: Callable[[Any], Array], seed: int) -> Iterator[Step]:
+    """Play one episode. `act` maps an observation to an action in the environment's units."""
     observation = env.reset(seed=seed)[0]
-    for _ in range(longest or LONGEST):
+    for _ in range(LONGEST):
         action = act(observation)
         following, reward, terminated, truncated, _ = env.step(action)
         yield Step(observation, action, float(reward), following, terminated, truncated)
         if terminated or truncated:
             return
         observation = following
+
+
+def play_policy(
+    env: Environment,
+    policy: ImelPolicy,
+    seed: int,
+    sampled: bool = False,
+    look: Callable[[int], None] = lambda number: None,
+) -> Iterator[tuple[Decision, Step]]:
+    """Play one episode with a policy's mean actions, or with actions sampled by the seed.
+
+    `look` gets the number of each step while the environment is still in the observed state, and
+    may draw it.
+    """
+    generator, distribution = torch.Generator().manual_seed(seed), policy.distribution
+    decided = list[Decision]()
+
+    def act(observation: Any) -> Array:
+        look(len(decided))
+        state = policy.observe(observation)
+        mean, std = (part.numpy(force=True) for part in policy.act(torch.tensor(state)))
+        noise = distribution.noise((1,), generator).numpy()
+        action = distribution.sample(mean, std, noise) if sampled else distribution.mode(mean)
+        decided.append(Decision(*(part[0] for part in (state, mean, std, action))))
+        return policy.to_environment(decided[-1].action)
+
+    for step in play(env, act, seed):
+        yield decided[-1], step
+
+
+@contextmanager
+def environment_of(model: Any, env_id: str, rendered: bool = False) -> Iterator[Environment]:
+    """Make an environment for a model or policy, refuse other spaces, and close it in the end."""
+    with closing(make_environment(env_id, rendered)) as env:
+        require_spaces(model, env, env_id)
+        yield env
 
 
 def require_spaces(model: Any, env: Any, env_id: str) -> None:

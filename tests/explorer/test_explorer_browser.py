@@ -178,11 +178,11 @@ def test_the_map_can_be_projected_and_coloured_otherwise(visit: Visit) -> None:
     page.wait_for_function("document.querySelector('#axes').textContent.startsWith('→ state 1')")
     page.select_option("#colour", "action")
     page.wait_for_function(
-        "document.querySelector('#legend-label').textContent.includes('dimension 0')"
+        "document.querySelector('#legend-label').textContent.includes('action 0')"
     )
     page.select_option("#colour-dimension", "1")
     page.wait_for_function(
-        "document.querySelector('#legend-label').textContent.includes('dimension 1')"
+        "document.querySelector('#legend-label').textContent.includes('action 1')"
     )
     page.keyboard.press("t")
     assert page.evaluate("document.documentElement.dataset.theme") == "light"

@@ -67,6 +67,14 @@ def test_words_say_what_is_done(cart: Path, capsys: pytest.CaptureFixture[str]) 
     chosen = found["action_names"][int(np.argmax(found["mean"]))]
     assert found["sentence"].startswith(f"{chosen} ")
     assert found["answer"] in found["sentence"]
+    logits = np.exp(found["mean"])
+    np.testing.assert_allclose(found["probabilities"], logits / logits.sum(), atol=1e-6)
+    first = str(found["lessons"][0]["episodes"])
+    assert main(["why", str(cart), "--step", "3", "--without-lesson", first]) == 0
+    text = capsys.readouterr().out
+    assert f"{chosen} ({100 * max(found['probabilities']):.0f} %)" in text
+    assert "adds to the logits of push left, push right\n" in text
+    assert "] in the logits of push left, push right\n" in text
 
 
 def test_pictures_show_probabilities(cart: Path) -> None:

@@ -10,6 +10,7 @@ from explorer.conftest import Page
 from imel.explorer.insight import Insight
 from imel.explorer.memory_map import colouring, make_plane
 from imel.explorer.session import Session
+from imel.names import DimensionNames
 
 
 @pytest.fixture
@@ -28,6 +29,14 @@ def test_two_chosen_dimensions_are_shown_as_they_are(insight: Insight) -> None:
         )
     inside = np.abs(points).max(axis=1) <= 1.0
     assert 0.98 < inside.mean() <= 1.0
+
+
+def test_dimensions_of_states_and_actions_have_their_names(session: Session) -> None:
+    names = DimensionNames(("east", "north"), ("push", "pull"))
+    insight = Insight(session.prepare().policy, names)
+    assert make_plane(insight, "dimensions", 1, 0).labels == ("north", "east")
+    assert colouring(insight, insight, "action", 0).label == "action taken, push"
+    assert colouring(insight, insight, "improved", 1).label == "improved mean μ*, pull"
 
 
 @pytest.mark.parametrize("projection", ["features", "states"])

@@ -176,6 +176,8 @@ def _counterfactual(why: Why, otherwise: Any, without: tuple[int, ...]) -> str:
     """Say what the policy would do without some episodes, or without what they taught it."""
     names, plural = ", ".join(map(str, without)), "s" if len(without) > 1 else ""
     change = f"{otherwise.answer}, a change of {vector(otherwise.mean - why.mean)}"
+    if why.columns_of_logits:
+        change += f" in the {why.columns_of_logits}"
     if isinstance(why, LessonExplanation):
         return f"without the lesson{plural} of {names}: {change}"
     left = len(why.rows) - len(otherwise.rows)
@@ -203,6 +205,11 @@ def _explanation(why: Why, count: int) -> dict[str, Any]:
         "observation": why.observation.tolist(),
         "mean": why.mean.tolist(),
         "answer": why.answer,
+        "state_names": list(why.names.state),
+        "action_names": list(why.names.action),
+        "probabilities": why.distribution.shown(why.mean).tolist()
+        if why.distribution.sizes
+        else None,
         "kind": why.kind,
         "exact": why.exact,
         "familiarity": None if np.isnan(why.familiarity) else why.familiarity,
@@ -210,8 +217,6 @@ def _explanation(why: Why, count: int) -> dict[str, Any]:
     if isinstance(why, LessonExplanation):
         return document | {
             "sentence": why.sentence(),
-            "state_names": list(why.names.state),
-            "action_names": list(why.names.action),
             "sensitivity": why.sensitivity.tolist(),
             "lessons": _rows(why.lessons, _LESSON, count),
         }

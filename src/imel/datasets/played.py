@@ -14,7 +14,7 @@ from imel.advantage import estimate_advantages
 from imel.datasets.columns import Array, Columns
 from imel.datasets.episodes import Episode
 from imel.persistence.saving import SavedAlgorithm
-from imel.playing import Environment, make_environment, play, require_spaces
+from imel.playing import Environment, environment_of, make_environment, play, play_policy
 
 
 def record_episodes(
@@ -56,39 +56,26 @@ def play_episodes(model: SavedAlgorithm, env_id: str, seeds: list[int]) -> Colum
     The improved mean is the mean: an action that is the mean asks for no change. The advantage is
     the critic's, in deviations of the return.
     """
-    parts = []
-    with closing(make_environment(env_id, rendered=False)) as env:
-        require_spaces(model, env, env_id)
-        for number, seed in enumerate(seeds):
-            parts.append(_columns(model, env, seed, number))
+    with environment_of(model, env_id) as env:
+        parts = [_columns(model, env, seed, number) for number, seed in enumerate(seeds)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _columns(model: SavedAlgorithm, env: Environment, seed: int, number: int) -> Columns:
-    policy = model.policy
-    means, stds, states = [], [], []
-
-    def act(observation: Any) -> Array:
-        states.append(policy.observe(observation)[0])
-        mean, std = policy.act(torch.from_numpy(states[-1][None]))
-        means.append(mean[0].cpu().numpy())
-        stds.append(std[0].cpu().numpy())
-        return policy.to_environment(policy.distribution.mode(means[-1]))
-
-    episode = list(play(env, act, seed))
-    count, last = len(episode), episode[-1]
-    seen = np.array([*states, policy.observe(last.next_observation)[0]])
-    rewards = np.array([step.reward for step in episode], np.float32)
+    decisions, steps = zip(*play_policy(env, model.policy, seed), strict=True)
+    states, means, stds, actions = map(np.array, zip(*decisions, strict=True))
+    count, last = len(steps), steps[-1]
+    seen = np.concatenate([states, model.policy.observe(last.next_observation)])
+    rewards = np.array([step.reward for step in steps], np.float32)
     over = np.zeros(count, np.float32)
     over[-1] = last.terminated
-    taken = np.array(means)
     same = ("means", "behaviour_means", "improved_means")
     return {
-        "states": seen[:-1],
+        "states": states,
         "next_states": seen[1:],
-        "actions": policy.distribution.mode(taken),
-        **dict.fromkeys(same, taken),
-        "stds": np.array(stds),
+        "actions": actions,
+        **dict.fromkeys(same, means),
+        "stds": stds,
         "rewards": rewards,
         "advantages": _advantages(model, seen, rewards, over),
         "terminated": over,

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from imel.distributions.base import Distribution, vector
+from imel.distributions.base import Distribution, listed, vector
 from imel.distributions.categorical import Categorical
 from imel.distributions.gaussian import Gaussian
 
-__all__ = ["Categorical", "Distribution", "Gaussian", "distribution_for", "vector"]
+__all__ = ["Categorical", "Distribution", "Gaussian", "distribution_for", "listed", "vector"]
 
 
 def distribution_for(space: spaces.Space[Any]) -> Distribution:

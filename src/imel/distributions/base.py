@@ -35,6 +35,8 @@ class Distribution(ABC):
     """Whether sigma is a part of it; if not, stds are one and mean nothing."""
     sizes: list[int]
     """The number of options of each choice; none where actions are continuous."""
+    starts: Array
+    """The number of the first option of each choice."""
     parameters: str
     """What the columns are called."""
     span: tuple[float, float]
@@ -110,6 +112,11 @@ class Distribution(ABC):
 
         Whichever is reached first. Zero where there is nothing to scale.
         """
+
+
+def listed(words: Sequence[str], longest: int = LISTED) -> str:
+    """Return words on one line."""
+    return ", ".join(words[:longest]) + (" ..." if len(words) > longest else "")
 
 
 def vector(values: Array, longest: int = LISTED, digits: int = 2) -> str:

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from imel.distributions.base import LISTED, Array, Distribution
+from imel.distributions.base import Array, Distribution, listed
 
 _SURE = 4.0
 """The difference of logits between a demonstrated option and the others."""
@@ -92,9 +92,8 @@ class Categorical(Distribution):
         """Name the options of a single choice by probability, of several choices what is chosen."""
         p = self.shown(mean)
         chosen = np.flatnonzero(self.mode(mean))
-        listed = np.argsort(-p, kind="stable") if len(self.sizes) == 1 else chosen
-        more = " ..." if len(listed) > LISTED else ""
-        return ", ".join(f"{names[i]} {100 * p[i]:.0f} %" for i in listed[:LISTED]) + more
+        order = np.argsort(-p, kind="stable") if len(self.sizes) == 1 else chosen
+        return listed([f"{names[i]} ({100 * p[i]:.0f} %)" for i in order])
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """Return the logarithm of each option's probability, in double precision."""

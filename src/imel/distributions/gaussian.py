@@ -27,7 +27,7 @@ class Gaussian(Distribution):
     span = (-1.0, 1.0)
 
     def __init__(self, width: int) -> None:
-        self.width, self.sizes = width, []
+        self.width, self.sizes, self.starts = width, [], np.zeros(0, int)
 
     def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         """Draw from N(0, 1)."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from imel.distributions import Distribution, vector
+from imel.distributions import Distribution, listed, vector
 from imel.names import DimensionNames
 
 Array = NDArray[Any]
@@ -54,6 +54,11 @@ class Readable(ABC):
     def answer(self) -> str:
         """What the policy does, in words."""
         return self.distribution.words(self.mean, self.names.action)
+
+    @property
+    def columns_of_logits(self) -> str:
+        """Say which column of the logits is which option; empty where actions are continuous."""
+        return f"logits of {listed(self.names.action)}" if self.distribution.sizes else ""
 
     @abstractmethod
     def sentence(self) -> str:
@@ -139,6 +144,8 @@ class Explanation(Readable):
     def headings(self) -> tuple[str, ...]:  # type: ignore[override]
         """What the cells of the table are."""
         change = "mu -> mu*  (what it adds)" if self.exact else "mu -> mu*"
+        if self.columns_of_logits:
+            change += f", {self.columns_of_logits}"
         return ("share", "episode", "step", "advantage", change)
 
     def sentence(self) -> str:

@@ -116,7 +116,7 @@ class LessonExplanation(Readable):
     @property
     def headings(self) -> tuple[str, ...]:  # type: ignore[override]
         """What the cells of the table are."""
-        added = f"adds to the {self.distribution.parameters}"
+        added = f"adds to the {self.columns_of_logits or self.distribution.parameters}"
         return ("episode", "steps of run", "return", "share", added)
 
     @property

@@ -28,7 +28,8 @@ def draw_memories(why: Explanation) -> str:
     # Of several dimensions the one in which the memories shown were moved most
     chosen = int(np.abs(improved - means).sum(axis=0).argmax())
     before, after = means[:, chosen], improved[:, chosen]
-    mean = float(why.mean[chosen])
+    mean, name = float(why.mean[chosen]), why.names.action[chosen]
+    name = f"the logit of {name}" if why.distribution.sizes else name
     low, high = (float(f(-1.0 if f is min else 1.0, mean, *before, *after)) for f in (min, max))
     start = _LEFT + _BAR + 60
 
@@ -39,7 +40,7 @@ def draw_memories(why: Explanation) -> str:
     parts = [
         _text(0, 14, "episode · step"),
         _text(_LEFT, 14, "weight"),
-        _text(start, 14, f"μ → μ* of action {chosen}, the mean dashed"),
+        _text(start, 14, f"μ → μ* of {name}, the mean dashed"),
         f'<line x1="{x(mean):.1f}" x2="{x(mean):.1f}" y1="{_LINE}" y2="{height - _LINE}" '
         f'stroke="{_MEAN}" stroke-width="2" stroke-dasharray="4 3"/>',
         _text(start, height - 4, f"{low:+.2f}"),

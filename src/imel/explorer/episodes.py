@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explorer.insight import Insight
 from imel.pictures.rendering import picture
-from imel.playing import Environment, make_environment, play, require_spaces
+from imel.playing import Environment, make_environment, play_policy, require_spaces
 
 Array = NDArray[Any]
 
@@ -100,31 +100,24 @@ def record(
     progress: Callable[[float], None],
 ) -> None:
     """Play an episode; steps and frames are there to be watched as soon as they are made."""
-    policy, generator = insight.policy, torch.Generator().manual_seed(seed)
-    spent, actions, states = 0.0, list[Array](), list[Array]()
+    spent = 0.0
     with closing(_make(episode, env_id)) as env:
-        require_spaces(policy, env, env_id)
+        require_spaces(insight.left, env, env_id)
 
-        def act(observation: Any) -> Array:
+        def look(number: int) -> None:
             nonlocal spent
-            step, begun = len(actions), time.perf_counter()
-            if spent <= _SECONDS_A_STEP * step:
-                _draw(episode, env, step)
+            begun = time.perf_counter()
+            if spent <= _SECONDS_A_STEP * number:
+                _draw(episode, env, number)
                 # The first one also opens the drawing context
-                spent += time.perf_counter() - begun if step else 0.0
-            states.append(policy.observe(observation)[0])
-            mean, std = insight.act(states[-1][None])
-            drawn = policy.distribution.noise((1,), generator).numpy()
-            sampled = policy.distribution.sample(mean, std, drawn)
-            actions.append((sampled if noise else policy.distribution.mode(mean))[0])
-            return policy.to_environment(actions[-1])
+                spent += time.perf_counter() - begun if number else 0.0
 
-        for number, step in enumerate(play(env, act, seed, LONGEST), start=1):
+        for decision, step in islice(play_policy(env, insight.left, seed, noise, look), LONGEST):
             with episode.lock:
-                episode.observations.append(states[-1])
-                episode.actions.append(actions[-1].astype(np.float32))
+                episode.observations.append(decision.state)
+                episode.actions.append(decision.action)
                 episode.rewards.append(step.reward)
-            progress(number / LONGEST)
+            progress(len(episode) / LONGEST)
     if step.terminated:
         episode.ended = "terminated"
     else:

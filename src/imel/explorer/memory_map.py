@@ -101,7 +101,8 @@ def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1)
         for dimension in (x, y):
             if not 0 <= dimension < width:
                 raise ImelError(f"the state has dimensions 0 to {width - 1}, not {dimension}")
-        axes = (f"state {x}", f"state {y}"), np.eye(width)[[x, y]]
+        names = insight.names.state
+        axes = (names[x], names[y]), np.eye(width)[[x, y]]
 
     def rows(of: Insight) -> Array:
         return space(of.column("states"))
@@ -159,7 +160,7 @@ def _quantity(insight: Insight, by: Colour, dimension: int) -> tuple[Array, str]
     if not 0 <= dimension < actions.shape[1]:
         raise ImelError(f"actions have dimensions 0 to {actions.shape[1] - 1}, not {dimension}")
     name = "action taken" if by == "action" else "improved mean μ*"
-    several = f", dimension {dimension}" if actions.shape[1] > 1 else ""
+    several = f", {insight.names.action[dimension]}" if actions.shape[1] > 1 else ""
     return actions[:, dimension], name + several
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from itertools import count
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from imel.errors import ImelError
 from imel.explain import Explanation, LessonExplanation
 from imel.pictures.rendering import UnclearStateError, pixels_of, pose, prepare_drawing
-from imel.playing import Environment, make_environment, play
+from imel.playing import Environment, environment_of, play_policy
 from imel.policy import ImelPolicy
 
 Array = NDArray[Any]
@@ -48,7 +47,7 @@ def draw_frames(
 ) -> str | None:
     """Write the picture; return a note on what could not be drawn, or None."""
     prepare_drawing()
-    with closing(make_environment(env_id, rendered=True)) as env:
+    with environment_of(policy, env_id, rendered=True) as env:
         played = _played_frames(env, policy, seed, {each.step for each in chosen})
         lines, problem = [], None
         for each in chosen:
@@ -72,15 +71,12 @@ def _played_frames(
 ) -> dict[int, Array]:
     """Play the episode again and draw some of its steps."""
     frames: dict[int, Array] = {}
-    numbers = count()
 
-    def act(observation: Array) -> Array:
-        number = next(numbers)
+    def look(number: int) -> None:
         if number in steps:
             frames[number] = pixels_of(env)
-        return policy.predict(observation, deterministic=True)[0]
 
-    for _ in play(env, act, seed, max(steps) + 1):
+    for _ in islice(play_policy(env, policy, seed, look=look), max(steps) + 1):
         pass
     return frames
 

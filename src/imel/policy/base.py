@@ -103,7 +103,9 @@ class ImelPolicy(BasePolicy):
     def dimensions(self) -> Dimensions:
         """What names are given to."""
         observed = state_names(self.observation_space, self.features_extractor)
-        return Dimensions(self.state_dim, self.action_dim, self.distribution.sizes, observed)
+        firsts, sizes = self.distribution.starts, self.distribution.sizes
+        choices = [range(k, k + n) for k, n in zip(firsts, sizes, strict=True)]
+        return Dimensions(self.state_dim, self.action_dim, choices, observed)
 
     # --- acting ---
 

@@ -18,7 +18,7 @@ from stable_baselines3.common.utils import check_for_correct_spaces
 
 from imel.environments import make_environments
 from imel.errors import ImelError
-from imel.playing import LONGEST, play
+from imel.playing import LONGEST, play_policy
 from imel.policy import ImelPolicy
 from imel.runs.layout import VIDEO
 from imel.simulators import make
@@ -107,9 +107,7 @@ def record_video(policy: ImelPolicy, env_id: str, folder: Path, seed: int) -> Pa
                     disable_logger=True,
                 )
                 with closing(env):
-                    for _ in play(
-                        env, lambda seen: policy.predict(seen, deterministic=True)[0], seed
-                    ):
+                    for _ in play_policy(env, policy, seed):
                         pass
             (video,) = Path(place).glob("*.mp4")
         except Exception as error:  # whatever a driver or a renderer may raise

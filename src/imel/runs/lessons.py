@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from imel.explain import policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.explain.worth import PlayedEpisode
-from imel.playing import make_environment, play, require_spaces
+from imel.playing import environment_of, play_policy
 from imel.policy import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
 
@@ -52,35 +51,19 @@ def play_sampled(
 ) -> list[PlayedEpisode]:
     """Play an episode with sampled actions for each seed."""
     played = []
-    with closing(make_environment(env_id, rendered=False)) as env:
-        require_spaces(policy, env, env_id)
+    with environment_of(policy, env_id) as env:
         for number, seed in enumerate(seeds):
-            played.append(_sampled(policy, env, seed))
+            episode = play_policy(env, policy, seed, sampled=True)
+            steps = [(each.state, each.action, step.reward) for each, step in episode]
+            played.append(PlayedEpisode(*map(np.array, zip(*steps, strict=True))))
             progress((number + 1) / len(seeds))
     return played
 
 
-def _sampled(policy: RidgePolicy, env: Any, seed: int) -> PlayedEpisode:
-    generator = torch.Generator().manual_seed(seed)
-    states, actions = list[Array](), list[Array]()
-
-    def act(observation: Any) -> Array:
-        states.append(policy.observe(observation)[0])
-        mean, std = (part.numpy(force=True) for part in policy.act(torch.tensor(states[-1][None])))
-        noise = policy.distribution.noise((1,), generator).numpy()
-        actions.append(policy.distribution.sample(mean, std, noise)[0])
-        return policy.to_environment(actions[-1])
-
-    rewards = np.array([step.reward for step in play(env, act, seed)])
-    return PlayedEpisode(np.array(states), np.array(actions), rewards)
-
-
 def visited_states(policy: ImelPolicy, env_id: str, seed: int) -> Array:
     """Return the raw states of a deterministic episode."""  # [T, d_s]
-    with closing(make_environment(env_id, rendered=False)) as env:
-        require_spaces(policy, env, env_id)
-        steps = play(env, lambda seen: policy.predict(seen, deterministic=True)[0], seed)
-        return np.array([policy.observe(step.observation)[0] for step in steps])
+    with environment_of(policy, env_id) as env:
+        return np.array([decision.state for decision, _ in play_policy(env, policy, seed)])
 
 
 def delete_lessons(
