@@ -34,7 +34,7 @@ from imel.runs.evaluation import evaluate
 from imel.runs.layout import claimed
 from imel.runs.plan import POLICY_NAMES
 from imel.runs.progress import LABELS, LiveTable, PlainLines
-from imel.settings import InterpolatorSettings, RidgeSettings
+from imel.settings import InterpolatorSettings, NpSettings, RidgeSettings
 from toy import PointEnv, ScriptedEnv
 
 SMALL = ["--rollout-size", "128", "--memory-size", "256", "--critic-epochs", "1"]
@@ -242,7 +242,7 @@ def test_a_flag_beats_the_file_and_the_file_beats_the_policys_default() -> None:
     file = {"policy": "np", "std": 0.33, "gamma": 0.33}
     Path("file.json").write_text(json.dumps(file))
     plan, _ = plan_from_arguments(["E-v0", "--config", "file.json", "--std", "0.55"])
-    assert plan.settings == InterpolatorSettings().updated({"std": 0.55, "gamma": 0.33})
+    assert plan.settings == NpSettings().updated({"std": 0.55, "gamma": 0.33})
     assert plan.policy_class is NpPolicy
 
 
@@ -261,7 +261,7 @@ def test_a_toml_file_sets_the_run_the_settings_and_the_policys_options() -> None
     plan, _ = plan_from_arguments(["--config", "run.toml", "--seed", "8", "--latent", "6"])
     assert (plan.env, plan.run.policy, plan.run.seed) == ("Pendulum-v1", "np", 8)
     told = {"kl_budget": "3:1", "critic_hidden": (8,)}
-    assert plan.settings == InterpolatorSettings().updated(told)
+    assert plan.settings == NpSettings().updated(told)
     assert plan.policy_kwargs["latent"] == 6
     assert plan.policy_kwargs["hidden"] == (16, 12)
 

@@ -101,7 +101,7 @@ class Baseline(Algorithm):
         """The published settings for the task, or for its kind."""
         published = _PUBLISHED[self.class_name.lower()]
         settings: dict[str, Any] = published.get(task.name, published["default"])
-        return {**settings, **self.fixed}
+        return {**settings, **self.fixed, **overrides}
 
     def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
         """A new model; observations and rewards are normalised as in the zoo."""
@@ -189,7 +189,7 @@ class UpsideDown(Algorithm):
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Its defaults."""
-        return asdict(UdrlSettings())
+        return asdict(UdrlSettings(**overrides))
 
     def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
         """A new model on its own environments."""
