@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 _ROWS = 64
-"""Queries answered at once. Their weights on 2,048 keys stay in the cache; those of a whole memory
+"""Queries answered at once. Their weights on 4,096 keys stay in the cache; those of a whole memory
 of queries would be allocated anew each time, which takes longer than computing them."""
 
 

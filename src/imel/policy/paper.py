@@ -27,6 +27,7 @@ from imel.settings import (
     ContextSettings,
     FitSettings,
     InterpolatorSettings,
+    MkiSettings,
     NpSettings,
     PaperSettings,
 )
@@ -112,7 +113,7 @@ class MkiPolicy(PaperPolicy):
     interpolator: MeanKernelInterpolation
     interpolator_class = MeanKernelInterpolation
     options_class = MkiOptions
-    settings_class = InterpolatorSettings
+    settings_class = MkiSettings
 
 
 class NpPolicy(PaperPolicy):

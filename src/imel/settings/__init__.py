@@ -6,6 +6,7 @@ from imel.settings.paper import (
     ContextSettings,
     FitSettings,
     InterpolatorSettings,
+    MkiSettings,
     NpSettings,
     PaperSettings,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "FitSettings",
     "InterpolatorSettings",
     "Keywords",
+    "MkiSettings",
     "NpSettings",
     "PaperSettings",
     "RidgeSettings",

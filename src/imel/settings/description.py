@@ -8,13 +8,21 @@ import textwrap
 from dataclasses import Field, fields
 from typing import Any
 
-from imel.settings.paper import ContextSettings, FitSettings, InterpolatorSettings, NpSettings
+from imel.settings.paper import (
+    ContextSettings,
+    FitSettings,
+    InterpolatorSettings,
+    MkiSettings,
+    NpSettings,
+)
 from imel.settings.ridge import RidgeSettings
 
 _FAMILIES: dict[str, tuple[type[Any], ...]] = {
     "RidgePolicy": (RidgeSettings,),
     "the paper's policies": (InterpolatorSettings, FitSettings, ContextSettings),
 }
+
+_OWN: dict[str, type[Any]] = {"MkiPolicy": MkiSettings, "NpPolicy": NpSettings}
 
 
 def field_docs(settings_class: type[Any]) -> dict[str, str]:
@@ -46,12 +54,13 @@ def settings_table() -> str:
                     seen.add(field.name)
                     lines.append(_line(settings_class, field))
         lines.append("")
-    lines += ["    Defaults of NpPolicy that are not those of the others:", ""]
-    lines += [_line(NpSettings, field) for field in fields(NpSettings) if _own(field)]
-    return "\n".join([*lines, ""])
+    for policy, own in _OWN.items():
+        lines += [f"    Defaults of {policy} that differ from these:", ""]
+        lines += [_line(own, field) for field in fields(own) if _differs(field)] + [""]
+    return "\n".join(lines)
 
 
-def _own(field: Field[Any]) -> bool:
+def _differs(field: Field[Any]) -> bool:
     return bool(field.default != getattr(InterpolatorSettings, field.name))
 
 

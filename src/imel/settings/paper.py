@@ -18,7 +18,7 @@ class PaperSettings(Settings):
 
     scheduled: ClassVar[tuple[str, ...]] = ("kl_budget", "std")
 
-    memory_size: int = 4096
+    memory_size: int = 2048
     gae_lambda: float = 0.9
     advantage_clip: float = 3.0
     critic_epochs: int = 5
@@ -27,7 +27,7 @@ class PaperSettings(Settings):
     advantage: Estimator = "gae"
     """`gae`: standard GAE on rewards. `monte-carlo`: return minus value. `paper`: Algorithm 3 to
     the letter, which hands GAE the return in the reward's place (paper note 4)."""
-    kl_budget: float | str = "3:1"
+    kl_budget: float | str = "6:1"
     """epsilon: mean KL between improved and acting policy, over all action dimensions together.
     A number, or `start:end` for a linear schedule over the run."""
     std: float | str = "1:0.25"
@@ -77,8 +77,15 @@ class InterpolatorSettings(FitSettings, ContextSettings):
 
 
 @dataclass(frozen=True)
-class NpSettings(InterpolatorSettings):
-    """Settings of a Neural Process without attention: a shorter memory, shorter steps at first."""
+class MkiSettings(InterpolatorSettings):
+    """Settings of MKI: a longer memory, shorter steps at first."""
 
-    memory_size: int = 2048
+    memory_size: int = 4096
+    kl_budget: float | str = "3:1"
+
+
+@dataclass(frozen=True)
+class NpSettings(InterpolatorSettings):
+    """Settings of a Neural Process without attention: shorter steps at first."""
+
     kl_budget: float | str = "2:1"
