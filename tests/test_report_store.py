@@ -323,6 +323,19 @@ def test_the_table_of_a_task_has_means_intervals_comparisons_and_times(results: 
     assert SLOW_MKI not in str(table)
 
 
+def test_differences_are_paired_where_both_have_the_same_seeds(tmp_path: Path) -> None:
+    store, returns = Store(tmp_path), [1.0, 90.0, 400.0, 30.0]
+    fill(store, {"hopper": {"mki": [value + 5.0 for value in returns], "trpo": returns}})
+    fill(store, {"ant": {"mki": [value + 5.0 for value in returns], "trpo": [*returns, 7.0]}})
+    text = make_report(gather(store.rows()), "trpo", [], "").body
+    paired, apart = (
+        next(row for row in rows_of(text, f"### {title}") if row[0] == "IMeL, MKI")[5]
+        for title in ("Hopper (11, 3)", "Ant (27, 8)")
+    )
+    assert paired == "**+5.0 [5.0, 5.0]**"
+    assert "[-" in apart
+
+
 def test_a_difference_whose_interval_holds_zero_is_not_marked(tmp_path: Path) -> None:
     store = Store(tmp_path)
     fill(store, {"hopper": {"mki": [1.0, 9.0, 5.0], "trpo": [2.0, 8.0, 4.0]}})
