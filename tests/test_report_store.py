@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from imel.report.learning_curves import (
     mean_and_interval,
     mean_and_percentiles,
 )
+from imel.report.markdown import against_table
 from imel.report.results import Results, gather
 from imel.report.scores import (
     failed,
@@ -285,13 +287,17 @@ def test_the_scores_of_all_tasks_name_those_that_rest_on_fewer(results: Results)
     report = make_report(results, "trpo", ["ppo"], "")
     table = rows_of(report.body, "## All tasks")
     scores = ["score, deterministic", "score, training", "failed runs"]
-    assert table[0][1:] == [*scores, "P(> TRPO)", "P(> PPO)"]
+    against = ("P(> {})", "above / level / below {}")
+    compared = [column.format(name) for name in ("TRPO", "PPO") for column in against]
+    assert table[0][1:] == [*scores, *compared]
     mki, np_, trpo, ppo = table[2:]
     assert mki[1].startswith("2.07 [")
-    assert mki[3:] == ["1 of 8", "1.00 [1.00, 1.00]", "1.00 [1.00, 1.00]"]  # 1.8 of 3.8
+    always = "1.00 [1.00, 1.00]"
+    assert mki[3:] == ["1 of 8", always, "2 / 0 / 0", always, "1 / 0 / 0"]  # 1.8 of 3.8
     assert np_[1].startswith("0.50 [")
     assert np_[1].endswith("] (1 of 2 tasks)")
-    assert trpo[4] == ppo[5] == "–"
+    assert np_[5] == "0 / 0 / 1"
+    assert trpo[4] == trpo[5] == ppo[6] == ppo[7] == "–"
     assert "some results rest on 3 of the 5 seeds" in report.notes[0]
     assert report.notes[0] in report.body
 
@@ -299,7 +305,10 @@ def test_the_scores_of_all_tasks_name_those_that_rest_on_fewer(results: Results)
 def rows_of(text: str, heading: str) -> list[list[str]]:
     """The cells of the tables between a heading and the next."""
     section = text.partition(f"{heading}\n")[2].partition("\n#")[0]
-    lines = [one for one in section.splitlines() if one.startswith("|")]
+    return table_rows([one for one in section.splitlines() if one.startswith("|")])
+
+
+def table_rows(lines: Sequence[str]) -> list[list[str]]:
     return [[cell.strip() for cell in one.strip("|").split("|")] for one in lines]
 
 
@@ -342,6 +351,50 @@ def test_a_difference_whose_interval_holds_zero_is_not_marked(tmp_path: Path) ->
     table = rows_of(make_report(gather(store.rows()), "trpo", [], "").body, "### Hopper (11, 3)")
     mki = dict(zip(table[0], table[2], strict=True))
     assert mki["difference to TRPO"].startswith("+0.3 [-")
+
+
+def test_a_table_says_task_by_task_where_an_algorithm_is_above_level_or_below(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    trpo = [2.0, 8.0, 4.0]
+    fill(store, {"hopper": {"mki": [1.0, 9.0, 5.0], "trpo": trpo}})
+    fill(store, {"walker2d": {"mki": [12.0, 18.0, 14.0], "trpo": trpo}})
+    fill(store, {"halfcheetah": {"mki": [-2.0, 1.0, 0.0], "trpo": trpo}})
+    fill(store, {"ant": {"mki": [50.0], "trpo": trpo}, "humanoid": {"trpo": trpo}})
+    rows = table_rows(against_table(gather(store.rows()), "mki", ["trpo", "ppo"]))
+    assert rows[0][1:] == ["difference to TRPO", "is", "difference to PPO", "is"]
+    assert [(row[0].split()[0], row[2]) for row in rows[2:-1]] == [
+        ("Hopper", "level"),
+        ("Walker2d", "above"),
+        ("HalfCheetah", "below"),
+        ("Ant", "–"),  # a single seed has no interval
+    ]
+    assert rows[-1][1:] == ["–", "1 / 1 / 1", "–", "0 / 0 / 0"]
+    assert {row[3] for row in rows[2:-1]} == {"–"}
+
+
+def test_published_returns_stand_beside_the_means_of_as_many_steps(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed, value in enumerate([3000.0, 1000.0, 1100.0]):
+        store.add(run_rows("hopper", "ridge", seed, value, steps=300_000))
+        store.add(run_rows("hopper", "ridge", seed, 2 * value, steps=1_000_000))
+        store.add(run_rows("hopper", "ridge", seed, value, steps=200_000))
+        store.add(run_rows("swimmer", "ridge", seed, value, steps=300_000))
+    text = make_report(gather(store.rows()), "trpo", [], "").body
+    table = rows_of(text, "## Published results")
+    published = ["TRPO, published", "PPO, published", "SAC, published"]
+    assert table[0] == ["task", "IMeL, ridge", *published]
+    assert table[2:] == [
+        ["Hopper (11, 3), 300k steps", "1700", "490", "867", "3388"],
+        ["Hopper (11, 3), 1M steps", "3400", "2013", "2432", "3532"],
+    ]
+
+
+def test_a_report_of_tasks_without_published_returns_has_no_section_of_them(
+    results: Results,
+) -> None:
+    assert "## Published" not in make_report(results, "trpo", [], "").body
 
 
 def test_the_ablation_compares_each_variant_with_its_base(results: Results) -> None:

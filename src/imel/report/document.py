@@ -11,7 +11,13 @@ from matplotlib.figure import Figure
 from imel.errors import ImelError
 from imel.report.aggregate import ablation_figure, profile_figure, scores_figure
 from imel.report.learning_curves import COST, EVALUATION, PAPER, TRAINING, curves_figure
-from imel.report.markdown import ablation_table, comparison_table, scores_table, task_table
+from imel.report.markdown import (
+    ablation_table,
+    comparison_table,
+    published_table,
+    scores_table,
+    task_table,
+)
 from imel.report.names import algorithm_name, short_steps
 from imel.report.results import Results, panel_title
 from imel.report.scores import scales
@@ -39,6 +45,11 @@ exploring policy over the last 10 % of the steps. P is the probability that a ru
 deterministic return; a difference is one of deterministic returns, in bold where its interval
 excludes zero. Where both have the same seeds they are drawn in pairs. Times are medians over seeds,
 evaluations not counted."""
+_PUBLISHED = """\
+Means over seeds, beside means of ten seeds in the [recorded results of
+Tianshou](https://github.com/thu-ml/tianshou/tree/master/examples/mujoco) after as many steps. Those
+are of older versions of the tasks, of other settings and another evaluation: read the order of
+magnitude. SAC is off-policy, and takes many times the processor time."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +83,8 @@ def make_report(results: Results, baseline: str, against: Sequence[str], images:
         figures |= drawn
         notes += [f"not in the scores over all tasks: {reason}" for reason in reasons]
         sections.append(text)
+    if published := published_table(results, results.algorithms):
+        sections.append("\n\n".join(["## Published results", _PUBLISHED, "\n".join(published)]))
     if results.variants:
         text, drawn = _ablation_section(results, images)
         figures |= drawn

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
 from statistics import median
 
 import numpy as np
 
 from imel.pictures.nearby import Array
-from imel.report.names import algorithm_name
-from imel.report.results import Group, Results, TaskResults
+from imel.report.names import algorithm_name, task_title
+from imel.report.results import Group, Results, TaskResults, panel_title
 from imel.report.scores import Scale, failed, overall, overall_difference, overall_probability
 from imel.report.statistics import (
     Estimate,
@@ -24,6 +26,11 @@ from imel.report.statistics import (
 _NONE = "–"
 _WHOLE = 1000.0
 """Returns as large as this are given without decimals."""
+_PUBLISHED: Mapping[str, Mapping[str, Mapping[str, float]]] = tomllib.loads(
+    (resources.files("imel.report") / "published.toml").read_text(encoding="utf-8")
+)
+"""Mean returns that others have published, by number of steps, task and algorithm."""
+_PUBLISHED_ALGORITHMS = ("trpo", "ppo", "sac")
 
 
 def task_table(task: TaskResults, labels: Sequence[str], baseline: str) -> list[str]:
@@ -69,9 +76,14 @@ def scores_table(
     labels: Sequence[str],
     against: Sequence[str],
 ) -> list[str]:
-    """Normalised scores over all tasks, failed runs, and how often each beats the others named."""
+    """Normalised scores over all tasks, failed runs, and each algorithm beside the others named.
+
+    Against each of them: how often its runs win, and on how many tasks it is above, level, below.
+    """
     header = ["algorithm", "score, deterministic", "score, training", "failed runs"]
-    header += [f"P(> {algorithm_name(other)})" for other in against]
+    for other in against:
+        name = algorithm_name(other)
+        header += [f"P(> {name})", f"above / level / below {name}"]
     most = max(map(len, measures))
     rows = []
     for label in labels:
@@ -88,8 +100,48 @@ def scores_table(
         for other in against:
             better = None if other == label else overall_probability(results, label, other)
             row.append(_NONE if better is None else _interval(better, 2))
+            row.append(_NONE if better is None else _tally(results, label, other))
         rows.append(row)
     return table(header, rows)
+
+
+def against_table(results: Results, label: str, others: Sequence[str]) -> list[str]:
+    """The difference of one algorithm to each of the others on every task, and what it says."""
+    header = ["task (state, action)"]
+    for other in others:
+        header += [f"difference to {algorithm_name(other)}", "is"]
+    rows = []
+    for task in results.tasks:
+        group = task.groups.get(label)
+        if group is None:
+            continue
+        row = [task_title(task.task)]
+        for other in others:
+            reference = task.groups.get(other)
+            if reference is None:
+                row += [_NONE, _NONE]
+            else:
+                difference = difference_to(group, reference)
+                row += [_difference(difference, 1), _verdict(difference)]
+        rows.append(row)
+    tallies = [[_NONE, _tally(results, label, other)] for other in others]
+    rows.append(["above / level / below", *(cell for cells in tallies for cell in cells)])
+    return table(header, rows)
+
+
+def published_table(results: Results, labels: Sequence[str]) -> list[str]:
+    """Mean returns beside those that others have published for as many steps; none if there are."""
+    rows = []
+    for task in results.tasks:
+        published = _PUBLISHED.get(str(task.steps), {}).get(task.task)
+        if published is None:
+            continue
+        groups = [task.groups.get(label) for label in labels]
+        means = [_NONE if group is None else _mean(group.evaluated) for group in groups]
+        theirs = [f"{published[name]:.0f}" for name in _PUBLISHED_ALGORITHMS]
+        rows.append([panel_title(results, task), *means, *theirs])
+    names = [f"{name.upper()}, published" for name in _PUBLISHED_ALGORITHMS]
+    return table(["task", *map(algorithm_name, labels), *names], rows) if rows else []
 
 
 def ablation_table(
@@ -125,13 +177,35 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def _comparison(group: Group, reference: Group) -> list[str]:
     if group is reference:
         return [_NONE, _NONE]
+    better = estimate(probability_of_improvement, [group.evaluated, reference.evaluated])
+    return [_interval(better, 2), _difference(difference_to(group, reference), 1)]
+
+
+def difference_to(group: Group, reference: Group) -> Estimate:
+    """By how much one's deterministic returns are above the other's; paired if seeds are equal."""
     strata = [group.evaluated, reference.evaluated]
-    better = estimate(probability_of_improvement, strata)
     if [run.seed for run in group.runs] == [run.seed for run in reference.runs]:
-        difference = estimate(difference_of_pairs, [np.stack(strata)])
-    else:
-        difference = estimate(difference_of_means, strata)
-    return [_interval(better, 2), _difference(difference, 1)]
+        return estimate(difference_of_pairs, [np.stack(strata)])
+    return estimate(difference_of_means, strata)
+
+
+def _verdict(difference: Estimate) -> str:
+    """Level where the interval of the difference holds zero; nothing is said without one."""
+    if math.isnan(difference.low):
+        return _NONE
+    if not difference.excludes(0.0):
+        return "level"
+    return "above" if difference.value > 0.0 else "below"
+
+
+def _tally(results: Results, label: str, other: str) -> str:
+    """On how many tasks of both one is above, level with and below the other."""
+    verdicts = [
+        _verdict(difference_to(task.groups[label], task.groups[other]))
+        for task in results.tasks
+        if {label, other} <= set(task.groups)
+    ]
+    return " / ".join(str(verdicts.count(verdict)) for verdict in ("above", "level", "below"))
 
 
 def _times(group: Group) -> tuple[float, float]:
@@ -148,6 +222,11 @@ def _ratios(group: Group, reference: Group) -> list[str]:
 def mean_cell(values: Array) -> str:
     """Return the interquartile mean of returns with its interval."""
     return _interval(estimate(interquartile_mean, [values]), 1) if len(values) else _NONE
+
+
+def _mean(values: Array) -> str:
+    mean = float(values.mean())
+    return _number(mean, 0 if abs(mean) >= _WHOLE else 1)
 
 
 def _interval(value: Estimate, digits: int) -> str:
