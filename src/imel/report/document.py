@@ -43,8 +43,8 @@ Numbers are interquartile means over seeds with 95 % bootstrap intervals in brac
 return* is that of the trained policy without noise, over 20 episodes; *training return* that of the
 exploring policy over the last 10 % of the steps. P is the probability that a run has the higher
 deterministic return; a difference is one of deterministic returns, in bold where its interval
-excludes zero. Where both have the same seeds they are drawn in pairs. Times are medians over seeds,
-evaluations not counted."""
+excludes zero. Where both have the same seeds they are drawn in pairs. A ratio of processor times,
+evaluations not counted, is the median over the seeds that both have."""
 _PUBLISHED = """\
 Means over seeds, beside means of ten seeds in the [recorded results of
 Tianshou](https://github.com/thu-ml/tianshou/tree/master/examples/mujoco) after as many steps. Those

@@ -31,7 +31,11 @@ class CurveKind:
     curve: Callable[[FinishedRun], Array]  # [k, 2] step and return
     summary: Callable[[Array], Array]  # [P, n] to [3, P]: the middle, low and high ends
     timed: bool = False
-    """Whether returns are drawn against processor seconds instead of steps."""
+    """Whether returns are drawn against processor seconds instead of steps.
+
+    Times compare where runs were made together: only seeds that the panel's first algorithm has are
+    drawn then.
+    """
 
 
 def mean_and_percentiles(values: Array) -> Array:
@@ -110,7 +114,8 @@ def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> F
             axes.set_ylabel("return")
         if place + columns >= len(tasks):
             axes.set_xlabel("processor seconds" if kind.timed else "environment steps")
-    drawn = [label for label in labels if any(label in task.groups for task in tasks)]
+    lines = {one.get_label() for axes in figure.axes for one in axes.lines}
+    drawn = [label for label in labels if label in lines]
     figure.legend(handles=legend_handles(drawn, style), loc="outside lower center", ncols=7)
     return figure
 
@@ -134,10 +139,14 @@ def _draw_panel(
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.tick_params(labelsize=8.5)
     quiet_axes(axes)
-    for label in labels:
-        shown = line(task.groups[label].runs, task.steps, kind) if label in task.groups else None
+    groups = [task.groups[label] for label in labels if label in task.groups]
+    first = {run.seed for run in groups[0].runs}
+    for group in groups:
+        runs = [run for run in group.runs if run.seed in first or not kind.timed]
+        shown = line(runs, task.steps, kind)
         if shown is None:
             continue
+        label = group.label
         colour, dashes = style[label]
         steps, middle, low, high = shown
         axes.fill_between(steps, low, high, color=colour, alpha=0.16, linewidth=0)

@@ -38,19 +38,16 @@ def task_table(task: TaskResults, labels: Sequence[str], baseline: str) -> list[
     groups = [task.groups[label] for label in labels if label in task.groups]
     reference = task.groups.get(baseline)
     name = algorithm_name(baseline)
-    header = ["algorithm", "seeds", "deterministic return", "training return", "wall s", "cpu s"]
+    header = ["algorithm", "seeds", "deterministic return", "training return"]
     if reference is not None:
-        header[4:4] = [f"P(> {name})", f"difference to {name}"]
-        header += [f"wall / {name}", f"cpu / {name}"]
+        header += [f"P(> {name})", f"difference to {name}", f"cpu / {name}"]
     rows = []
     for group in groups:
         row = [algorithm_name(group.label), str(len(group.runs)), mean_cell(group.evaluated)]
         row.append(mean_cell(group.explored))
-        seconds = [_number(value, 1) for value in _times(group)]
-        if reference is None:
-            rows.append(row + seconds)
-        else:
-            rows.append(row + _comparison(group, reference) + seconds + _ratios(group, reference))
+        if reference is not None:
+            row += [*_comparison(group, reference), _cost(group, reference)]
+        rows.append(row)
     if task.random is not None:
         row = ["random", str(len(task.random.runs)), mean_cell(task.random.evaluated)]
         rows.append(row + [_NONE] * (len(header) - len(row)))
@@ -60,10 +57,9 @@ def task_table(task: TaskResults, labels: Sequence[str], baseline: str) -> list[
 def comparison_table(task: TaskResults, labels: Sequence[str], other: str) -> list[str]:
     """Every algorithm on one task beside one more algorithm."""
     name, reference = algorithm_name(other), task.groups[other]
-    header = ["algorithm", f"P(> {name})", f"difference to {name}"]
-    header += [f"wall / {name}", f"cpu / {name}"]
+    header = ["algorithm", f"P(> {name})", f"difference to {name}", f"cpu / {name}"]
     rows = [
-        [algorithm_name(label), *_comparison(group, reference), *_ratios(group, reference)]
+        [algorithm_name(label), *_comparison(group, reference), _cost(group, reference)]
         for label in labels
         if label != other and (group := task.groups.get(label)) is not None
     ]
@@ -208,15 +204,12 @@ def _tally(results: Results, label: str, other: str) -> str:
     return " / ".join(str(verdicts.count(verdict)) for verdict in ("above", "level", "below"))
 
 
-def _times(group: Group) -> tuple[float, float]:
-    """Medians over seeds of wall and processor time; NaN where a row does not have it."""
-    cpu = [run.cpu_seconds for run in group.runs if run.cpu_seconds is not None]
-    return median(run.seconds for run in group.runs), median(cpu) if cpu else math.nan
-
-
-def _ratios(group: Group, reference: Group) -> list[str]:
-    pairs = zip(_times(group), _times(reference), strict=True)
-    return [_number(ours / theirs if theirs else math.nan, 2) for ours, theirs in pairs]
+def _cost(group: Group, reference: Group) -> str:
+    """Median ratio of processor times, over the seeds of both: those were run together."""
+    ours, theirs = ({run.seed: run.cpu_seconds for run in g.runs} for g in (group, reference))
+    pairs = [(ours[seed], theirs[seed]) for seed in ours.keys() & theirs.keys()]
+    ratios = [mine / other for mine, other in pairs if mine is not None and other]
+    return _number(median(ratios) if ratios else math.nan, 2)
 
 
 def mean_cell(values: Array) -> str:
