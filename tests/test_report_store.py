@@ -503,7 +503,7 @@ def test_a_store_without_the_baseline_is_reported_without_comparisons(tmp_path: 
 
 def test_figure_2_and_3_show_the_papers_tasks_and_algorithms(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    names = ["mki", "np", "trpo", "ppo"]
+    names = ["mki", "np", "trpo-plain", "trpo", "ppo"]
     tasks = ["mountaincar", "walker2d", "halfcheetah", "hopper", "humanoid"]
     fill(store, {task: {name: [1.0, 2.0] for name in names} for task in tasks})
     gathered = gather(store.rows())
@@ -514,7 +514,8 @@ def test_figure_2_and_3_show_the_papers_tasks_and_algorithms(tmp_path: Path) -> 
         "HalfCheetah",
     ]
     assert [title.split()[0] for title in panels(third)] == ["Hopper", "Humanoid"]
-    assert list(legend_of(second)) == list(legend_of(third)) == ["IMeL, NP", "IMeL, MKI", "TRPO"]
+    named = ["IMeL, NP", "IMeL, MKI", "TRPO, not normalised", "TRPO"]
+    assert list(legend_of(second)) == list(legend_of(third)) == named
 
 
 # --- the command ---
@@ -619,7 +620,7 @@ def test_a_store_with_nothing_to_report_is_refused_in_one_line(
     store.add([failed])
     assert "no finished run; failed: hopper mki seed 0: it rained" in complaint(str(tmp_path))
     store.add(run_rows("inverted-pendulum", "mki", 0, 1.0))
-    assert "no finished run of np, mki, trpo on any of" in complaint("figure2", str(tmp_path))
+    assert "no finished run of np, mki, trpo-plain, trpo on any of" in complaint("figure2", str(tmp_path))
     assert main(["report", str(tmp_path)]) == 0
     text = (tmp_path / "report" / "report.md").read_text()
     assert "- failed: hopper mki seed 0: it rained" in text

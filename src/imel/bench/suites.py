@@ -28,7 +28,7 @@ class Suite:
 _PAPER = Suite(
     tasks=tuple(TASKS),
     algorithms=("ridge", "mki", "np", "regressor", "trpo", "trpo-plain", "ppo", "random"),
-    seeds=(10, 11, 12, 13, 14),  # none of those that settings were chosen on
+    seeds=(30, 31, 32, 33, 34),  # on which no setting was chosen
     steps=None,
     store=Path("results/paper"),
     quick_tasks=("mountaincar", "inverted-pendulum"),
@@ -40,7 +40,6 @@ SUITES: Mapping[str, Suite] = {
         _PAPER,
         tasks=("double-pendulum", "hopper", "walker2d", "halfcheetah", "ant", "humanoid"),
         algorithms=("ridge", "trpo"),
-        seeds=(30, 31, 32, 33, 34),
         steps=1_000_000,
         store=Path("results/long"),
     ),

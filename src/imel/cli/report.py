@@ -23,7 +23,7 @@ scores over all tasks, ablations; as Markdown and PNG. The same rows give the sa
 
 examples:
   imel report results/paper
-  imel report results/paper --out docs/images/benchmark --into docs/benchmark.md
+  imel report results/paper --out report --into page.md
   imel report figure2 results/paper         the paper's Figure 2 from these runs
   imel report figure3 results/paper"""
 
