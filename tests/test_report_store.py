@@ -620,7 +620,9 @@ def test_a_store_with_nothing_to_report_is_refused_in_one_line(
     store.add([failed])
     assert "no finished run; failed: hopper mki seed 0: it rained" in complaint(str(tmp_path))
     store.add(run_rows("inverted-pendulum", "mki", 0, 1.0))
-    assert "no finished run of np, mki, trpo-plain, trpo on any of" in complaint("figure2", str(tmp_path))
+    assert "no finished run of np, mki, trpo-plain, trpo on any of" in complaint(
+        "figure2", str(tmp_path)
+    )
     assert main(["report", str(tmp_path)]) == 0
     text = (tmp_path / "report" / "report.md").read_text()
     assert "- failed: hopper mki seed 0: it rained" in text
