@@ -1,10 +1,10 @@
 """A run's checkpoints: taken between iterations, kept, found again, and continued bit for bit.
 
 Environments made from an id go on in the midst of their episodes: a checkpoint says how they came
-where they are, and changes nothing. Where that cannot be said (environments given as objects, an
-episode of more than 10,000 steps) every environment is reset at a checkpoint with a seed made from
-the run's seed and the iteration, in the uninterrupted run as well. Either way a run that was killed
-ends as it would have ended.
+where they are, and changes nothing. Where that cannot be said (environments given as objects, those
+of a sampler or of EnvPool, observations that are no vectors, an episode of more than 10,000 steps)
+every environment is reset at a checkpoint with a seed made from the run's seed and the iteration,
+in the uninterrupted run as well. Either way a run that was killed ends as it would have ended.
 """
 
 from __future__ import annotations
