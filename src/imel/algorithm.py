@@ -1,6 +1,6 @@
 """IMeL: the loop of the paper (Alg. 1-2) as a Stable-Baselines3 algorithm.
 
-env -> rollout -> advantages -> improvement -> memory -> interpolator -> policy -> env
+env -> rollout -> advantages -> improvement -> memory -> policy -> env
 """
 
 from __future__ import annotations
@@ -173,9 +173,11 @@ class IMeL(ExplainedAlgorithm, SavedAlgorithm):
         """Begin with memories of logged data or demonstrations, before the first step.
 
         What has improved means is remembered as logged. What has mu, sigma and rewards is improved
-        first. Of anything else the actions are imitated: mu* is the action, the advantage zero.
-        Normaliser, critic (given rewards) and interpolator are fitted to it. If there is more than
-        fits into the memory, its newest episodes are taken. On an error nothing is changed.
+        first by one of the paper's policies; `RidgePolicy` imitates mu. Of anything else the
+        actions are imitated: mu* is the action, the advantage zero. Normaliser, critic (given
+        rewards) and policy are fitted to it; without rewards `RidgePolicy` keeps no memory of it.
+        If there is more than fits into the memory, its newest episodes are taken. On an error
+        nothing is changed.
 
         :param dataset: a Parquet file of `imel export`, a Minari dataset or the id of a local one,
             or a list of episodes: `imel.datasets.Episode`, or dicts with the same names

@@ -84,8 +84,8 @@ class BenchArguments:
     ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster: "local" starts one here, else "auto", HOST:PORT or ray://HOST:PORT."""
     store: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
-    """Folder of the results; by default results/paper for a suite (results/spaces for spaces,
-    results/quick for a quick one), runs/bench without one."""
+    """Folder of the results; by default results/SUITE (results/paper for random, results/quick for
+    a quick one), runs/bench without a suite."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()
     """Settings of IMeL, or options of its policy. The baselines are not changed."""
     slurm: Flag = False

@@ -61,9 +61,9 @@ class WhyArguments(StoredRunArguments):
     without_episode: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N")] = ()
     """The same for the memories of some episodes, of one of the paper's policies."""
     frame: Annotated[Path | None, tyro.conf.arg(metavar="PNG")] = None
-    """Also draw the state beside those of the first memories, into this file."""
+    """Also draw the state beside those of the first lessons or memories, into this file."""
     json: Flag = False
-    """Print JSON, with all there is to say about the memories listed."""
+    """Print JSON, with all there is to say about the lessons or memories listed."""
 
 
 def run(argv: Sequence[str]) -> int:

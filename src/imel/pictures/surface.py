@@ -49,7 +49,7 @@ class PolicySurface:
     y: Array  # [Y] coordinates of the map's rows
     means: Array  # [Y, X] the policy's mean on the plane
     positions: Array  # [N, 2] the memories on the plane
-    old_means: Array  # [N] mu: the mean when the memory was made
+    old_means: Array  # [N] mu: the mean that was improved
     improved_means: Array  # [N] mu*
     policy_means: Array  # [N] the policy's mean now, at each memory's own state
     span: tuple[float, float] = (-1.0, 1.0)
