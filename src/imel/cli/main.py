@@ -21,7 +21,7 @@ COMMANDS = {
     "bench": "run tasks x algorithms x seeds side by side, and tabulate them",
     "tune": "search settings that learn a task better than the default ones",
     "report": "tables and figures of a store that bench has filled",
-    "explore": "open a web page over a run's memory: why each action",
+    "explore": "open a web page over a run: what taught each action",
     "why": "play an episode and say what made one of its actions",
     "lessons": "which episodes taught a policy most, and what it is without",
     "probe": "judge interpolators on a run's memories, apart from returns",
@@ -37,12 +37,12 @@ _EXAMPLES = """\
   imel train Pendulum-v1                         learn with the defaults, into runs/
   imel train MountainCarContinuous-v0 --total-timesteps 60000
   imel train --policy np --help                  every setting, with this policy's defaults
-  imel resume runs/Pendulum-v1-mki-seed0         go on after a kill, bit for bit
-  imel eval runs/Pendulum-v1-mki-seed0           returns over 20 episodes
-  imel why runs/Pendulum-v1-mki-seed0            the memories behind an action, in words
-  imel explore runs/Pendulum-v1-mki-seed0        which memories make each action, in a browser
+  imel resume runs/Pendulum-v1-ridge-seed0       go on after a kill, bit for bit
+  imel eval runs/Pendulum-v1-ridge-seed0         returns over 20 episodes
+  imel why runs/Pendulum-v1-ridge-seed0          what taught an action, in words
+  imel explore runs/Pendulum-v1-ridge-seed0      take each action apart, in a browser
   imel tune Pendulum-v1 --steps 20000            settings for a task, confirmed on new seeds
-  imel plot runs/Pendulum-v1-mki-seed0           curve.png and policy.png again"""
+  imel plot runs/Pendulum-v1-ridge-seed0         curve.png and policy.png again"""
 
 
 def help_text() -> str:

@@ -37,8 +37,8 @@ _ENVIRONMENT = re.compile(r"[\w.:/-]{1,200}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ABOUT = """\
 A policy trained by Improved Memories Learning ([IMeL, arXiv 2008.10433](https://arxiv.org/abs/2008.10433)).
-It acts by interpolating remembered actions, each moved a little towards what turned out better, so
-every action can be traced back to the memories behind it; they are part of this model."""
+It acts on what its experiences asked for, each a small improvement of its action; `explain` says
+what taught an action."""
 
 
 def model_card(folder: Path, repo_id: str, licence: str | None = None) -> str:
@@ -147,7 +147,7 @@ from imel.hub import load_from_hub
 
 model = load_from_hub("{repo_id}"{made})
 action, _ = model.predict(observation, deterministic=True)
-print(model.explain(observation))  # the memories behind this action
+print(model.explain(observation))  # what taught this action
 ```
 
 The model is a safetensors file with a checksum for every tensor. Loading it runs no code."""
