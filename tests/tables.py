@@ -23,19 +23,17 @@ from imel.bench.store import Store
 from imel.bench.tasks import SPACE_TASKS
 from imel.errors import SpaceError
 from imel.policy import POLICIES, ImelPolicy, PaperPolicy, RidgePolicy
-from imel.report.markdown import mean_cell
+from imel.report.markdown import against_table, mean_cell
 from imel.report.names import algorithm_name, short_steps, task_title
-from imel.report.results import TaskResults, gather
+from imel.report.results import Results, TaskResults, gather
 from imel.settings.description import field_docs
 from imel.tune.space import SPACES
 from pages import PAGES, ROOT
 
 _MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 _UNUSED = "–"
-RESULTS = ROOT / "results" / "paper"
-"""The committed runs of the benchmark."""
-SPACE_RESULTS = ROOT / "results" / "spaces"
-"""The committed runs of its suite `spaces`."""
+RESULTS = ROOT / "results"
+"""The committed runs, a store for each suite of the benchmark or question."""
 KINDS: dict[str, spaces.Space[Any]] = {
     "`Box`": spaces.Box(-1.0, 1.0, (2,)),
     "`Discrete`": spaces.Discrete(2),
@@ -43,7 +41,7 @@ KINDS: dict[str, spaces.Space[Any]] = {
     "`MultiBinary`": spaces.MultiBinary(2),
     "`Dict`": spaces.Dict(part=spaces.Discrete(2)),
 }
-PROBES = ROOT / "results" / "probe"
+PROBES = RESULTS / "probe"
 """Probes of two runs, and the returns of the interpolators as policies."""
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -97,7 +95,11 @@ def table(name: str) -> str:
     if kind == "layers":
         return _layers()
     if kind == "results":
-        return _results(which.split())
+        store, *compared = which.split()
+        return _results(store, compared)
+    if kind == "against":
+        store, first, other = which.split()
+        return "\n".join(against_table(_gathered(store), first, other))
     if kind == "probe":
         return _probe(which)
     if kind == "spaces":
@@ -108,13 +110,17 @@ def table(name: str) -> str:
         return _runs(which)
     if kind == "paired":
         folder, first, second = which.split()
-        return "\n".join(paired_table(RESULTS.parent / folder, first, second))
+        return "\n".join(paired_table(RESULTS / folder, first, second))
     if kind == "dynamics":
-        return "\n".join(dynamics_table(ROOT / "results" / "dynamics"))
+        return "\n".join(dynamics_table(RESULTS / "dynamics"))
     raise ValueError(f"there is no table '{name}'")
 
 
-def _results(compared: list[str]) -> str:
+def _gathered(store: str) -> Results:
+    return gather(Store(RESULTS / store).rows())
+
+
+def _results(store: str, compared: list[str]) -> str:
     """Return the final returns of algorithms, on the tasks that the first of them has rows of."""
     rows = [
         (
@@ -125,7 +131,7 @@ def _results(compared: list[str]) -> str:
                 for name in compared
             ),
         )
-        for task in gather(Store(RESULTS).rows()).tasks
+        for task in _gathered(store).tasks
         if compared[0] in task.groups
     ]
     names = ["`ridge`" if name == "ridge" else algorithm_name(name) for name in compared]
@@ -135,7 +141,7 @@ def _results(compared: list[str]) -> str:
 def _probe(name: str) -> str:
     """Return a probe, TASK-STEPS-SEED, beside the returns of policies made of interpolators."""
     task, document = name.partition("-")[0], json.loads((PROBES / f"{name}.json").read_text())
-    results = next(each for each in gather(Store(PROBES).rows()).tasks if each.task == task)
+    results = next(each for each in _gathered("probe").tasks if each.task == task)
     groups = {label.split()[0]: group for label, group in results.groups.items()}
     rows, ranked = [], []
     for each in document["interpolators"]:
@@ -189,7 +195,7 @@ def _space_results() -> str:
         returns = task.groups[name].evaluated
         return f"**{np.median(returns):.4g}** ({', '.join(f'{value:.4g}' for value in returns)})"
 
-    found = {task.task: task for task in gather(Store(SPACE_RESULTS).rows()).tasks}
+    found = {task.task: task for task in _gathered("spaces").tasks}
     rows = [
         (
             f"`{task.task}`",
@@ -210,7 +216,7 @@ def _runs(folder: str) -> str:
             f"`{group.label}`",
             ", ".join(f"{run.evaluated:.4g} ({run.seed})" for run in group.runs),
         )
-        for task in gather(Store(RESULTS.parent / folder).rows()).tasks
+        for task in _gathered(folder).tasks
         for group in task.groups.values()
     ]
     return _rows(("task (state, action)", "algorithm, settings changed", "return (seed)"), rows)

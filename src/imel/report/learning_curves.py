@@ -13,7 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from imel.pictures.nearby import Array, quiet_axes
 from imel.report.names import Styles, legend_handles, short_steps, styles
-from imel.report.results import FinishedRun, Results, TaskResults, panel_title
+from imel.report.results import FinishedRun, Group, Results, TaskResults, panel_title
 from imel.report.statistics import bootstrap, interquartile_mean
 
 _POINTS = 50
@@ -31,11 +31,7 @@ class CurveKind:
     curve: Callable[[FinishedRun], Array]  # [k, 2] step and return
     summary: Callable[[Array], Array]  # [P, n] to [3, P]: the middle, low and high ends
     timed: bool = False
-    """Whether returns are drawn against processor seconds instead of steps.
-
-    Times compare where runs were made together: only seeds that the panel's first algorithm has are
-    drawn then.
-    """
+    """Whether returns are drawn against processor seconds instead of steps."""
 
 
 def mean_and_percentiles(values: Array) -> Array:
@@ -65,21 +61,21 @@ EVALUATION = CurveKind(
     mean_and_interval,
 )
 COST = CurveKind(
-    "deterministic return against processor time on one core, evaluations not counted",
-    lambda run: run.costs,
+    "deterministic return against processor time on one core: steps at the mean speed of a run",
+    lambda run: run.evaluations,
     mean_and_interval,
     timed=True,
 )
 
 
-def align(curves: Sequence[Array], end: float) -> tuple[Array, Array]:
-    """Runs on one grid of steps or seconds, [P] and [P, n], by linear interpolation.
+def align(curves: Sequence[Array], steps: int) -> tuple[Array, Array]:
+    """Runs on one grid of steps, [P] and [P, n], by linear interpolation.
 
     The grid begins where every run has a value: before its first, a run's return is not known.
     After its last, that one holds.
     """
     first = max(float(curve[0, 0]) for curve in curves)
-    grid = np.linspace(0.0, end, _POINTS + 1)
+    grid = np.linspace(0.0, steps, _POINTS + 1)
     grid = np.concatenate([[first], grid[grid > first]])
     return grid, np.stack([np.interp(grid, *curve.T) for curve in curves], axis=-1)
 
@@ -89,9 +85,22 @@ def line(runs: Sequence[FinishedRun], steps: int, kind: CurveKind) -> Array | No
     curves = [curve for run in runs if len(curve := kind.curve(run))]
     if not curves:
         return None
-    end = float(np.median([curve[-1, 0] for curve in curves])) if kind.timed else steps
-    grid, values = align(curves, end)
+    grid, values = align(curves, steps)
     return np.stack([grid, *kind.summary(values)])  # [4, P]
+
+
+def seconds_per_step(group: Group, beside: Group) -> float | None:
+    """Processor time of an algorithm's step: the median over the seeds that both have.
+
+    Those were run together; seconds of other machines would not compare.
+    """
+    seeds = {run.seed for run in beside.runs}
+    found = [
+        run.cpu_seconds / run.evaluations[-1, 0]
+        for run in group.runs
+        if run.seed in seeds and run.cpu_seconds is not None
+    ]
+    return float(np.median(found)) if found else None
 
 
 def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> Figure:
@@ -140,19 +149,19 @@ def _draw_panel(
     axes.tick_params(labelsize=8.5)
     quiet_axes(axes)
     groups = [task.groups[label] for label in labels if label in task.groups]
-    first = {run.seed for run in groups[0].runs}
     for group in groups:
-        runs = [run for run in group.runs if run.seed in first or not kind.timed]
-        shown = line(runs, task.steps, kind)
-        if shown is None:
+        shown = line(group.runs, task.steps, kind)
+        unit = seconds_per_step(group, groups[0]) if kind.timed else 1.0
+        if shown is None or unit is None:
             continue
         label = group.label
         colour, dashes = style[label]
         steps, middle, low, high = shown
-        axes.fill_between(steps, low, high, color=colour, alpha=0.16, linewidth=0)
+        places = unit * steps
+        axes.fill_between(places, low, high, color=colour, alpha=0.16, linewidth=0)
         alone = "o" if len(steps) == 1 else None
         axes.plot(
-            steps,
+            places,
             middle,
             color=colour,
             linestyle=dashes,

@@ -13,7 +13,15 @@ import numpy as np
 from imel.pictures.nearby import Array
 from imel.report.names import algorithm_name, task_title
 from imel.report.results import Group, Results, TaskResults, panel_title
-from imel.report.scores import Scale, failed, overall, overall_difference, overall_probability
+from imel.report.scores import (
+    MEASURES,
+    Measure,
+    Scale,
+    failed,
+    overall,
+    overall_difference,
+    overall_probability,
+)
 from imel.report.statistics import (
     Estimate,
     difference_of_means,
@@ -101,27 +109,23 @@ def scores_table(
     return table(header, rows)
 
 
-def against_table(results: Results, label: str, others: Sequence[str]) -> list[str]:
-    """The difference of one algorithm to each of the others on every task, and what it says."""
-    header = ["task (state, action)"]
-    for other in others:
-        header += [f"difference to {algorithm_name(other)}", "is"]
+def against_table(results: Results, label: str, other: str) -> list[str]:
+    """The difference of one algorithm to another on every task, and what it says.
+
+    Of the deterministic return, and of the training return that the paper's figures show.
+    """
+    header = ["task (state, action)", "deterministic return", "is", "training return", "is"]
     rows = []
     for task in results.tasks:
-        group = task.groups.get(label)
-        if group is None:
+        if not {label, other} <= set(task.groups):
             continue
         row = [task_title(task.task)]
-        for other in others:
-            reference = task.groups.get(other)
-            if reference is None:
-                row += [_NONE, _NONE]
-            else:
-                difference = difference_to(group, reference)
-                row += [_difference(difference, 1), _verdict(difference)]
+        for measure in MEASURES:
+            difference = difference_to(task.groups[label], task.groups[other], measure)
+            row += [_difference(difference, 1), _verdict(difference)]
         rows.append(row)
-    tallies = [[_NONE, _tally(results, label, other)] for other in others]
-    rows.append(["above / level / below", *(cell for cells in tallies for cell in cells)])
+    tallies = [_tally(results, label, other, measure) for measure in MEASURES]
+    rows.append(["above / level / below", "", tallies[0], "", tallies[1]])
     return table(header, rows)
 
 
@@ -177,10 +181,14 @@ def _comparison(group: Group, reference: Group) -> list[str]:
     return [_interval(better, 2), _difference(difference_to(group, reference), 1)]
 
 
-def difference_to(group: Group, reference: Group) -> Estimate:
-    """By how much one's deterministic returns are above the other's; paired if seeds are equal."""
-    strata = [group.evaluated, reference.evaluated]
-    if [run.seed for run in group.runs] == [run.seed for run in reference.runs]:
+def difference_to(group: Group, reference: Group, measure: Measure = "evaluated") -> Estimate:
+    """By how much one's returns are above the other's; in pairs if both have the same seeds."""
+    strata = [getattr(group, measure), getattr(reference, measure)]
+    seeds = [
+        [run.seed for run in one.runs if getattr(run, measure) is not None]
+        for one in (group, reference)
+    ]
+    if seeds[0] == seeds[1]:
         return estimate(difference_of_pairs, [np.stack(strata)])
     return estimate(difference_of_means, strata)
 
@@ -194,10 +202,10 @@ def _verdict(difference: Estimate) -> str:
     return "above" if difference.value > 0.0 else "below"
 
 
-def _tally(results: Results, label: str, other: str) -> str:
+def _tally(results: Results, label: str, other: str, measure: Measure = "evaluated") -> str:
     """On how many tasks of both one is above, level with and below the other."""
     verdicts = [
-        _verdict(difference_to(task.groups[label], task.groups[other]))
+        _verdict(difference_to(task.groups[label], task.groups[other], measure))
         for task in results.tasks
         if {label, other} <= set(task.groups)
     ]

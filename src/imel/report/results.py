@@ -33,7 +33,6 @@ class FinishedRun:
     cpu_seconds: float | None
     training: Array  # [k, 2] step, mean return of the training episodes since the row before
     evaluations: Array  # [k, 2] step, deterministic return
-    costs: Array  # [k, 2] processor seconds spent on learning, deterministic return
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,6 @@ def _finished_run(curve: Sequence[Row]) -> FinishedRun:
     last = curve[-1]
     training = [(row["step"], row["train_return"]) for row in curve if row["train_episodes"]]
     evaluated = [row for row in curve if row["eval_return"] is not None]
-    costs = [(r["cpu_seconds"], r["eval_return"]) for r in evaluated if r.get("cpu_seconds")]
     return FinishedRun(
         seed=last["seed"],
         evaluated=last["eval_return"],
@@ -165,7 +163,6 @@ def _finished_run(curve: Sequence[Row]) -> FinishedRun:
         cpu_seconds=last.get("cpu_seconds"),
         training=np.array(training, dtype=float).reshape(-1, 2),
         evaluations=np.array([(r["step"], r["eval_return"]) for r in evaluated], dtype=float),
-        costs=np.array(costs, dtype=float).reshape(-1, 2),
     )
 
 

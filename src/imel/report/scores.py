@@ -22,6 +22,7 @@ from imel.report.statistics import (
 
 Measure = Literal["evaluated", "explored"]
 """Final deterministic return, or the stochastic one of the last tenth of the steps."""
+MEASURES: tuple[Measure, ...] = ("evaluated", "explored")
 
 
 @dataclass(frozen=True)
