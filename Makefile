@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN ?= runs/mountaincar
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help install train test test-slow test-faults test-ray check format explorer-frontend demo animation benchmarks docs tutorial dist clean
+.PHONY: help install train test test-slow test-faults test-ray check format explorer-frontend demo animation benchmarks report docs tutorial dist clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -23,7 +23,7 @@ test: install  ## run the tests (a few minutes on two cores)
 	$(BIN)/python -m pytest -n 2
 
 test-slow: install  ## run the checks that take long: learning, cost against TRPO, the whole tutorial
-	$(BIN)/python -m pytest --timeout 3600 -m slow -s tests/test_learning.py tests/test_docs.py
+	$(BIN)/python -m pytest --timeout 3600 -m slow -s tests/test_learning.py tests/test_docs.py tests/test_report_store.py
 
 test-faults: install  ## run the long fault trials: kills, mutated files, a soak (minutes)
 	$(BIN)/python -m pytest --timeout 3600 -m "slow or not slow" -n 2 -rP tests/faults tests/test_environments.py
@@ -53,6 +53,11 @@ animation: install  ## make the README's animated picture of the demo anew (need
 benchmarks: install  ## time learning on two tasks, and the explorer with 100,000 memories (minutes)
 	$(BIN)/python -m benchmarks.speed --tasks hopper halfcheetah --steps 10000 --memories 8192 65536
 	$(BIN)/python benchmarks/explorer.py
+
+report: install  ## draw the benchmark's tables and figures anew from results/
+	$(BIN)/imel report results/paper --out docs/images/results --into docs/results.md
+	$(BIN)/imel report results/long --out docs/images/results-million --into docs/results-million.md
+	$(BIN)/imel report results/untuned --out docs/images/results-untuned --into docs/results-untuned.md
 
 docs: install  ## write the generated tables, and build the documentation into docs/_build
 	PYTHONPATH=. $(BIN)/python tests/tables.py

@@ -23,9 +23,10 @@ from imel.bench.store import Store
 from imel.bench.tasks import SPACE_TASKS
 from imel.errors import SpaceError
 from imel.policy import POLICIES, ImelPolicy, PaperPolicy, RidgePolicy
-from imel.report.markdown import against_table, mean_cell
+from imel.report.markdown import against_table, mean_cell, scores_table
 from imel.report.names import algorithm_name, short_steps, task_title
 from imel.report.results import Results, TaskResults, gather
+from imel.report.scores import MEASURES, scales
 from imel.settings.description import field_docs
 from imel.tune.space import SPACES
 from pages import PAGES, ROOT
@@ -100,6 +101,9 @@ def table(name: str) -> str:
     if kind == "against":
         store, first, other = which.split()
         return "\n".join(against_table(_gathered(store), first, other))
+    if kind == "scores":
+        store, *others = which.split()
+        return _scores(store, others)
     if kind == "probe":
         return _probe(which)
     if kind == "spaces":
@@ -136,6 +140,13 @@ def _results(store: str, compared: list[str]) -> str:
     ]
     names = ["`ridge`" if name == "ridge" else algorithm_name(name) for name in compared]
     return _rows(("task (state, action)", "steps", *names), rows)
+
+
+def _scores(store: str, others: list[str]) -> str:
+    """Return scores over all tasks and failed runs, beside the first of the others as the unit."""
+    results = _gathered(store)
+    measures = [scales(results, others[0], measure)[0] for measure in MEASURES]
+    return "\n".join(scores_table(results, measures, results.algorithms, others))
 
 
 def _probe(name: str) -> str:
