@@ -56,6 +56,8 @@ benchmarks: install  ## time learning on two tasks, and the explorer with 100,00
 
 report: install  ## draw the benchmark's tables and figures anew from results/
 	$(BIN)/imel report results/paper --out docs/images/results --into docs/results.md
+	$(BIN)/imel report figure2 results/paper --out docs/images/paper
+	$(BIN)/imel report figure3 results/paper --out docs/images/paper
 	$(BIN)/imel report results/long --out docs/images/results-million --into docs/results-million.md
 	$(BIN)/imel report results/untuned --out docs/images/results-untuned --into docs/results-untuned.md
 

@@ -600,6 +600,16 @@ def test_the_committed_runs_give_the_committed_figures(
         assert (tmp_path / path.name).read_bytes() == path.read_bytes(), f"{page}: {path.name}"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["figure2", "figure3"])
+def test_the_committed_runs_give_the_committed_figures_of_the_paper(
+    name: str, tmp_path: Path
+) -> None:
+    assert main(["report", name, str(ROOT / "results" / "paper"), "--out", str(tmp_path)]) == 0
+    committed = ROOT / "docs" / "images" / "paper" / f"{name}.png"
+    assert (tmp_path / f"{name}.png").read_bytes() == committed.read_bytes()
+
+
 def test_a_store_with_nothing_to_report_is_refused_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
