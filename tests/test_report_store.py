@@ -502,6 +502,7 @@ def test_figure_2_and_3_show_the_papers_tasks_and_algorithms(tmp_path: Path) -> 
     names = ["mki", "np", "trpo-plain", "trpo", "ppo"]
     tasks = ["mountaincar", "walker2d", "halfcheetah", "hopper", "humanoid"]
     fill(store, {task: {name: [1.0, 2.0] for name in names} for task in tasks})
+    fill(store, {"ant": {"trpo": [1.0, 2.0]}})  # without the paper's policies there is no panel
     gathered = gather(store.rows())
     second, third = (paper_figure(gathered, name) for name in ("figure2", "figure3"))
     assert [title.split()[0] for title in panels(second)] == [
@@ -626,9 +627,7 @@ def test_a_store_with_nothing_to_report_is_refused_in_one_line(
     store.add([failed])
     assert "no finished run; failed: hopper mki seed 0: it rained" in complaint(str(tmp_path))
     store.add(run_rows("inverted-pendulum", "mki", 0, 1.0))
-    assert "no finished run of np, mki, trpo-plain, trpo on any of" in complaint(
-        "figure2", str(tmp_path)
-    )
+    assert "no finished run of mki, np on any of" in complaint("figure2", str(tmp_path))
     assert main(["report", str(tmp_path)]) == 0
     text = (tmp_path / "report" / "report.md").read_text()
     assert "- failed: hopper mki seed 0: it rained" in text
