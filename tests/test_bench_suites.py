@@ -81,7 +81,7 @@ def test_a_quick_suite_is_a_small_part_in_a_store_of_its_own() -> None:
 
 def test_longer_runs_have_a_million_steps_and_leave_out_what_is_solved() -> None:
     suite = find_suite("long", quick=False)
-    assert (suite.steps, suite.algorithms) == (1_000_000, ("ridge", "trpo"))
+    assert (suite.steps, suite.algorithms) == (1_000_000, ("ridge", "trpo", "random"))
     assert set(TASKS) - set(suite.tasks) == {"mountaincar", "inverted-pendulum"}
     assert suite.store == Path("results/long")
 

@@ -391,6 +391,9 @@ def test_a_table_says_task_by_task_where_an_algorithm_is_above_level_or_below(
     fill(store, {"walker2d": {"mki": [12.0, 18.0, 14.0], "trpo": trpo}})
     fill(store, {"halfcheetah": {"mki": [-2.0, 1.0, 0.0], "trpo": trpo}})
     fill(store, {"ant": {"mki": [50.0], "trpo": trpo}, "humanoid": {"trpo": trpo}})
+    fill(store, {"reacher": {"trpo": trpo}})
+    for seed, value in enumerate(trpo, start=10):
+        store.add(run_rows("reacher", "mki", seed, value, train_return=100.0))
     rows = table_rows(against_table(gather(store.rows()), "mki", "trpo"))
     assert rows[0][1:] == ["deterministic return", "is", "training return", "is"]
     assert [(row[0].split()[0], row[2], row[4]) for row in rows[2:-1]] == [
@@ -398,10 +401,11 @@ def test_a_table_says_task_by_task_where_an_algorithm_is_above_level_or_below(
         ("Walker2d", "above", "above"),
         ("HalfCheetah", "below", "below"),
         ("Ant", "–", "–"),  # a single seed has no interval
+        ("Reacher", "level", "above"),
     ]
     assert rows[3][1] == "**+10.0 [10.0, 10.0]**"
     assert rows[3][3] == "**+5.0 [5.0, 5.0]**"  # half of it, as the store's rows have it
-    assert rows[-1][1:] == ["", "1 / 1 / 1", "", "1 / 1 / 1"]
+    assert rows[-1][1:] == ["", "1 / 2 / 1", "", "2 / 1 / 1"]
 
 
 def test_published_returns_stand_beside_the_means_of_as_many_steps(tmp_path: Path) -> None:
@@ -627,7 +631,7 @@ def test_a_store_with_nothing_to_report_is_refused_in_one_line(
     store.add([failed])
     assert "no finished run; failed: hopper mki seed 0: it rained" in complaint(str(tmp_path))
     store.add(run_rows("inverted-pendulum", "mki", 0, 1.0))
-    assert "no finished run of mki, np on any of" in complaint("figure2", str(tmp_path))
+    assert "no finished run of np, mki on any of" in complaint("figure2", str(tmp_path))
     assert main(["report", str(tmp_path)]) == 0
     text = (tmp_path / "report" / "report.md").read_text()
     assert "- failed: hopper mki seed 0: it rained" in text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from imel.bench.pool import Failure
 from imel.bench.run import Run
 
 
-class Bar:
+class Bar(ABC):
     """A bar over all that is to be done, and a line for each part of it that has ended."""
 
     def __init__(self, console: Console, parts: int, ended: int, total: float) -> None:
@@ -39,8 +40,9 @@ class Bar:
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
+    @abstractmethod
     def _show(self) -> None:
-        raise NotImplementedError
+        """Bring the bar up to date."""
 
     def _say(self, text: str) -> None:
         line = f"[{self._ended}/{self._parts}] {text}"

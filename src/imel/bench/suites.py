@@ -39,7 +39,7 @@ SUITES: Mapping[str, Suite] = {
     "long": replace(
         _PAPER,
         tasks=("double-pendulum", "hopper", "walker2d", "halfcheetah", "ant", "humanoid"),
-        algorithms=("ridge", "trpo"),
+        algorithms=("ridge", "trpo", "random"),
         steps=1_000_000,
         store=Path("results/long"),
     ),

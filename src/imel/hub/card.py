@@ -37,8 +37,8 @@ _ENVIRONMENT = re.compile(r"[\w.:/-]{1,200}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _ABOUT = """\
 A policy trained by Improved Memories Learning ([IMeL, arXiv 2008.10433](https://arxiv.org/abs/2008.10433)).
-It acts on what its experiences asked for, each a small improvement of its action; `explain` says
-what taught an action."""
+Each of its experiences was annotated with an improved action, and the policy is computed from those
+experiences."""
 
 
 def model_card(folder: Path, repo_id: str, licence: str | None = None) -> str:

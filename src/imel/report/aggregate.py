@@ -86,7 +86,7 @@ def profile_figure(
     axes.set_xlim(0.0, thresholds[-1])
     axes.set_ylim(0.0, 1.02)
     _mark_levels(axes)
-    figure.legend(handles=legend_handles(shown, style), loc="outside lower center", ncols=5)
+    figure.legend(handles=legend_handles(shown, style), loc="outside lower center", ncols=3)
     return figure
 
 

@@ -130,7 +130,7 @@ def against_table(results: Results, label: str, other: str) -> list[str]:
 
 
 def published_table(results: Results, labels: Sequence[str]) -> list[str]:
-    """Mean returns beside those that others have published for as many steps; none if there are."""
+    """Mean returns beside published ones of as many steps; no lines where none is published."""
     rows = []
     for task in results.tasks:
         published = _PUBLISHED.get(str(task.steps), {}).get(task.task)
