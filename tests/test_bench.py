@@ -207,6 +207,7 @@ def test_a_run_records_its_curve_and_repeats_to_the_last_digit(scripted: str) ->
     assert (rows[0]["seed"], rows[0]["overrides"], rows[0]["algorithm"]) == (3, SMALL, "mki")
     assert rows[0]["settings"]["n_envs"] == 4
     assert rows[0]["versions"]["torch"]
+    assert rows[0]["processor"].endswith(f", {os.cpu_count()} cores")
     clocks = {"seconds": 0, "cpu_seconds": 0}
     assert [row | clocks for row in train(run)] == [row | clocks for row in rows]
 

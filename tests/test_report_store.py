@@ -357,6 +357,15 @@ def test_processor_times_are_compared_over_the_seeds_of_both(tmp_path: Path) -> 
     assert costs == {"IMeL, MKI": "–", "IMeL, ridge": "0.38", "TRPO": "1.00"}  # 0.5 and 0.25
 
 
+def test_processor_times_of_different_processors_are_not_compared(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed, processor, seconds in ((1, "fast", 1.0), (2, "slow", 50.0)):
+        store.add(run_rows("hopper", "ridge", seed, 1.0, cpu_seconds=1.0, processor=processor))
+        store.add(run_rows("hopper", "trpo", seed, 1.0, cpu_seconds=seconds, processor="slow"))
+    table = rows_of(make_report(gather(store.rows()), "trpo", [], "").body, "### Hopper (11, 3)")
+    assert {row[0]: row[-1] for row in table[2:]} == {"IMeL, ridge": "0.02", "TRPO": "1.00"}
+
+
 def test_returns_of_all_seeds_are_drawn_at_the_speed_of_those_run_together(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for seed in (1, 2):

@@ -46,7 +46,7 @@ return* is that of the trained policy without noise, over 20 episodes; *training
 exploring policy over the last 10 % of the steps. P is the probability that a run has the higher
 deterministic return; a difference is one of deterministic returns, in bold where its interval
 excludes zero. Where both have the same seeds they are drawn in pairs. A ratio of processor times,
-evaluations not counted, is the median over the seeds that both have."""
+evaluations not counted, is the median over the seeds that both have on processors of one kind."""
 _PUBLISHED = """\
 Means over seeds, beside means of ten seeds in the [recorded results of
 Tianshou](https://github.com/thu-ml/tianshou/tree/master/examples/mujoco) after as many steps. Those

@@ -13,7 +13,14 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from imel.pictures.nearby import Array, quiet_axes
 from imel.report.names import Styles, legend_handles, short_steps, styles
-from imel.report.results import FinishedRun, Group, Results, TaskResults, panel_title
+from imel.report.results import (
+    FinishedRun,
+    Group,
+    Results,
+    TaskResults,
+    panel_title,
+    run_together,
+)
 from imel.report.statistics import bootstrap, interquartile_mean
 
 _POINTS = 50
@@ -90,15 +97,11 @@ def line(runs: Sequence[FinishedRun], steps: int, kind: CurveKind) -> Array | No
 
 
 def seconds_per_step(group: Group, beside: Group) -> float | None:
-    """Processor time of an algorithm's step: the median over the seeds that both have.
-
-    Those were run together; seconds of other machines would not compare.
-    """
-    seeds = {run.seed for run in beside.runs}
+    """Processor time of an algorithm's step: the median over the seeds that were run together."""
     found = [
         run.cpu_seconds / run.evaluations[-1, 0]
-        for run in group.runs
-        if run.seed in seeds and run.cpu_seconds is not None
+        for run, _ in run_together(group, beside)
+        if run.cpu_seconds is not None
     ]
     return float(np.median(found)) if found else None
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from imel.pictures.nearby import Array
 from imel.report.names import algorithm_name, task_title
-from imel.report.results import Group, Results, TaskResults, panel_title
+from imel.report.results import Group, Results, TaskResults, panel_title, run_together
 from imel.report.scores import (
     MEASURES,
     Measure,
@@ -213,10 +213,12 @@ def _tally(results: Results, label: str, other: str, measure: Measure = "evaluat
 
 
 def _cost(group: Group, reference: Group) -> str:
-    """Median ratio of processor times, over the seeds of both: those were run together."""
-    ours, theirs = ({run.seed: run.cpu_seconds for run in g.runs} for g in (group, reference))
-    pairs = [(ours[seed], theirs[seed]) for seed in ours.keys() & theirs.keys()]
-    ratios = [mine / other for mine, other in pairs if mine is not None and other]
+    """Median ratio of processor times, over the seeds that were run together."""
+    ratios = [
+        mine.cpu_seconds / other.cpu_seconds
+        for mine, other in run_together(group, reference)
+        if mine.cpu_seconds is not None and other.cpu_seconds
+    ]
     return _number(median(ratios) if ratios else math.nan, 2)
 
 

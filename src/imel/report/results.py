@@ -31,6 +31,8 @@ class FinishedRun:
     """Mean return of the training episodes that ended in the last tenth of the steps."""
     seconds: float
     cpu_seconds: float | None
+    processor: str | None
+    """On which it ran; None in rows that do not say."""
     training: Array  # [k, 2] step, mean return of the training episodes since the row before
     evaluations: Array  # [k, 2] step, deterministic return
 
@@ -100,6 +102,13 @@ class Results:
         return [label for label in self.labels if label not in self.variants]
 
 
+def run_together(group: Group, beside: Group) -> list[tuple[FinishedRun, FinishedRun]]:
+    """Pairs of runs whose times compare: those of one seed, on processors of the same name."""
+    others = {(run.seed, run.processor): run for run in beside.runs}
+    pairs = ((run, others.get((run.seed, run.processor))) for run in group.runs)
+    return [(run, other) for run, other in pairs if other is not None]
+
+
 def panel_title(results: Results, task: TaskResults) -> str:
     """The task's title, with the number of steps where it was run for several."""
     title = task_title(task.task)
@@ -161,6 +170,7 @@ def _finished_run(curve: Sequence[Row]) -> FinishedRun:
         explored=_tail_return(curve),
         seconds=last["seconds"],
         cpu_seconds=last.get("cpu_seconds"),
+        processor=last.get("processor"),
         training=np.array(training, dtype=float).reshape(-1, 2),
         evaluations=np.array([(r["step"], r["eval_return"]) for r in evaluated], dtype=float),
     )
