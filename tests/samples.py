@@ -33,6 +33,11 @@ def experiences(steps: int = 20, action_dim: int = 3) -> Batch:
     return Batch(torch.randn(steps, **options), actions, means, stds)
 
 
+def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:
+    """1/T sum_t |mu'_t - mu_t|^2 / (2 sigma_t^2): the mean KL of two policies with equal sigma."""
+    return float((((new_means - means) / stds).double().square().sum(dim=-1) / 2.0).mean())
+
+
 def ragged_context(
     lengths: Sequence[int] = RAGGED,
     state_dim: int = 3,

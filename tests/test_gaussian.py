@@ -17,14 +17,13 @@ from imel.distributions.gaussian import (
     importance_ratios,
     improved_means,
     improved_stds,
-    mean_kl,
     next_std,
     shift_kls,
     std_gradient,
     step_scale,
     step_size,
 )
-from samples import Batch, log_density
+from samples import Batch, log_density, mean_kl
 
 
 @st.composite

@@ -15,12 +15,11 @@ from imel.distributions.gaussian import (
     StdMode,
     improved_means,
     improved_stds,
-    mean_kl,
     next_std,
     step_size,
 )
 from imel.memory import Memory
-from samples import Batch, experiences, log_density
+from samples import Batch, experiences, log_density, mean_kl
 from toy import PointEnv, ScriptedEnv
 
 

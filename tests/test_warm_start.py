@@ -16,11 +16,11 @@ import torch
 from imel import IMeL, RidgePolicy
 from imel.cli.main import main
 from imel.datasets import Episode
-from imel.distributions.gaussian import mean_kl
 from imel.errors import ImelError
 from imel.policy import POLICIES
 from imel.settings import FitSettings
 from logged import ENV, columns_in_time, register, trained_run, wide_model, write_run
+from samples import mean_kl
 from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
 from toy import PointEnv
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 500
+"""Letters of somebody else's message that a line of ours repeats."""
+
 
 class ImelError(ValueError):
     """Base of every error caused by input rather than by a defect of imel."""
@@ -33,6 +36,11 @@ class NonFiniteError(EnvironmentFaultError):
 
 class CheckpointError(ImelError):
     """A file is not a checkpoint of ours, is damaged, or belongs to something else."""
+
+
+def one_line(error: BaseException) -> str:
+    """Return the kind and the text of an exception on one line of bounded length."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:_LONGEST]
 
 
 def nearest_name(name: str, valid: Iterable[str]) -> str:

@@ -12,7 +12,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from imel.errors import ImelError
+from imel.errors import ImelError, one_line
 from imel.names import DimensionNames, Dimensions, names_for, names_of
 from imel.policy import ImelPolicy
 from imel.simulators import is_mujoco, make
@@ -138,8 +138,3 @@ def names_in(env_id: str | None, dimensions: Dimensions) -> DimensionNames:
         with suppress(ImelError), closing(make_environment(env_id, rendered=False)) as env:
             return names_of(env, dimensions)
     return names_for(env_id, dimensions)
-
-
-def one_line(error: BaseException) -> str:
-    """Return the kind and the text of an exception on one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())

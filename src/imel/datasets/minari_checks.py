@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from imel.errors import ImelError
+from imel.errors import ImelError, one_line
 from imel.extras import require
 
 _MOST_EPISODES = 1_000_000
@@ -46,11 +46,6 @@ def check_files(folder: Path, source: str) -> None:
         raise ImelError(f"{source} cannot be read: {one_line(error)}") from None
     if held > _MOST_BYTES:
         raise ImelError(f"{source} is larger than {_MOST_BYTES >> 30} GiB")
-
-
-def one_line(error: BaseException) -> str:
-    """Return what an error says, in one line of bounded length."""
-    return " ".join(str(error).split())[:500] or type(error).__name__
 
 
 def _check_space(text: Any, refusal: str) -> None:

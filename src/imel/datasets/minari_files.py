@@ -18,8 +18,7 @@ import numpy as np
 
 from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, checked, trajectories
 from imel.datasets.episodes import logged_episodes, require_same_actions
-from imel.datasets.minari_checks import one_line
-from imel.errors import ImelError
+from imel.errors import ImelError, one_line
 from imel.extras import require
 from imel.policy import ImelPolicy
 

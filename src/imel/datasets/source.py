@@ -9,10 +9,10 @@ from typing import Any
 
 from imel.datasets.columns import Logged
 from imel.datasets.episodes import Episode, logged_episodes
-from imel.datasets.minari_checks import check_files, one_line
+from imel.datasets.minari_checks import check_files
 from imel.datasets.minari_files import minari_path, read_minari
 from imel.datasets.tables import read_parquet
-from imel.errors import ImelError
+from imel.errors import ImelError, one_line
 from imel.extras import require
 from imel.policy import ImelPolicy
 

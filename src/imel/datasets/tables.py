@@ -17,8 +17,7 @@ from gymnasium import spaces
 from torch.utils.tensorboard import SummaryWriter
 
 from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, checked
-from imel.datasets.minari_checks import one_line
-from imel.errors import ImelError
+from imel.errors import ImelError, one_line
 from imel.extras import require
 from imel.persistence.files import write_atomically
 from imel.policy import ImelPolicy

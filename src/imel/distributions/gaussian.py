@@ -184,11 +184,6 @@ def step_scale(kl: float, trust_region: float) -> float:
     return float((trust_region / kl) ** 0.5) if kl > 0.0 else 0.0
 
 
-def mean_kl(new_means: Tensor, means: Tensor, stds: Tensor) -> float:
-    """1/T sum_t |mu'_t - mu_t|^2 / (2 sigma_t^2): the mean KL of two policies with equal sigma."""
-    return float(shift_kls(new_means - means, stds).mean())
-
-
 def shift_kls(shifts: Tensor, stds: Tensor) -> Tensor:
     """|delta_t|^2 / (2 sigma_t^2): the KL of moving each mean by delta_t."""  # [T]
     return (shifts / stds).double().square().sum(dim=-1) / 2.0

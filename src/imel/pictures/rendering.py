@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from imel.errors import ImelError
-from imel.playing import Environment, one_line
+from imel.errors import ImelError, one_line
+from imel.playing import Environment
 
 Array = NDArray[Any]
 
