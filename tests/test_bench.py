@@ -471,8 +471,9 @@ def table_text(rows: list[Row]) -> list[str]:
 
 
 def test_the_table_has_returns_of_seeds_their_median_and_time_against_trpo() -> None:
-    rows = curve(2, returns=30.0, seconds=9.0) + curve(0, returns=10.0) + curve(1, returns=50.0)
-    rows += curve(0, "trpo", returns=7.0, seconds=2.0)
+    rows = curve(2, returns=30.0, seconds=9.0, cpu_seconds=9.0) + curve(1, returns=50.0)
+    rows += curve(0, returns=10.0, cpu_seconds=3.0)
+    rows += curve(0, "trpo", returns=7.0, seconds=2.0, cpu_seconds=2.0)
     rows += curve(0, returns=99.0)  # the same run a second time does not count
     rows += curve(0, steps=200) + curve(0, task="ant")
     rows += curve(0, overrides={"std": "0.5:0.1"}, settings_hash="cd", train_episodes=0)
@@ -480,9 +481,9 @@ def test_the_table_has_returns_of_seeds_their_median_and_time_against_trpo() -> 
     titles = [line.strip() for line in lines if "steps" in line]
     assert titles == ["hopper, 100 steps", "hopper, 200 steps", "ant, 100 steps"]
     body = [" ".join(line.split()) for line in lines]
-    assert "mki 10.0 50.0 30.0 30.0 10.0 50.0 29.0 4.0 2.00" in body
+    assert "mki 10.0 50.0 30.0 30.0 10.0 50.0 29.0 4.0 1.50" in body  # of seed 0, which both have
     assert "trpo 7.0 7.0 7.0 7.0 6.0 2.0 1.00" in body
-    assert "mki std=0.5:0.1 1.0 1.0 1.0 1.0 - 4.0 2.00" in body
+    assert "mki std=0.5:0.1 1.0 1.0 1.0 1.0 - 4.0 -" in body
     assert body.count("mki 1.0 1.0 1.0 1.0 0.0 4.0 -") == 2
 
 

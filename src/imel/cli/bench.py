@@ -31,7 +31,7 @@ from imel.cli.arguments import (
 )
 from imel.errors import SettingsError
 from imel.persistence.files import write_atomically
-from imel.report.results import Group, Results, TaskResults, gather
+from imel.report.results import Group, Results, TaskResults, cost_ratio, gather
 from imel.runs.plan import Steps
 
 _DESCRIPTION = """\
@@ -54,7 +54,7 @@ run counts as done when task, settings, seed and steps agree. So take a new stor
 `imel report` makes tables and figures of a store."""
 
 _SOME_FAILED = 1
-_COLUMNS = ("return of each seed", "median", "min", "max", "stochastic", "seconds", "/ trpo")
+_COLUMNS = ("return of each seed", "median", "min", "max", "stochastic", "seconds", "cpu / trpo")
 
 
 def _of_suite(metavar: str) -> Any:
@@ -186,16 +186,12 @@ def _table(results: TaskResults) -> Table:
 
 def _cells(group: Group, baseline: Group | None) -> list[str]:
     returns = group.evaluated
-    seconds = _seconds(group)
+    ratio = None if baseline is None else cost_ratio(group, baseline)
     return [
         group.label,
         " ".join(f"{value:.1f}" for value in returns),
         *(f"{value:.1f}" for value in (median(returns), min(returns), max(returns))),
         f"{median(group.explored):.1f}" if len(group.explored) else "-",
-        f"{seconds:.1f}",
-        "-" if baseline is None else f"{seconds / _seconds(baseline):.2f}",
+        f"{median(run.seconds for run in group.runs):.1f}",
+        "-" if ratio is None else f"{ratio:.2f}",
     ]
-
-
-def _seconds(group: Group) -> float:
-    return median(run.seconds for run in group.runs)

@@ -6,13 +6,12 @@ import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
-from statistics import median
 
 import numpy as np
 
 from imel.pictures.nearby import Array
 from imel.report.names import algorithm_name, task_title
-from imel.report.results import Group, Results, TaskResults, panel_title, run_together
+from imel.report.results import Group, Results, TaskResults, cost_ratio, panel_title
 from imel.report.scores import (
     MEASURES,
     Measure,
@@ -213,13 +212,8 @@ def _tally(results: Results, label: str, other: str, measure: Measure = "evaluat
 
 
 def _cost(group: Group, reference: Group) -> str:
-    """Median ratio of processor times, over the seeds that were run together."""
-    ratios = [
-        mine.cpu_seconds / other.cpu_seconds
-        for mine, other in run_together(group, reference)
-        if mine.cpu_seconds is not None and other.cpu_seconds
-    ]
-    return _number(median(ratios) if ratios else math.nan, 2)
+    ratio = cost_ratio(group, reference)
+    return _NONE if ratio is None else _number(ratio, 2)
 
 
 def mean_cell(values: Array) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -107,6 +107,16 @@ def run_together(group: Group, beside: Group) -> list[tuple[FinishedRun, Finishe
     others = {(run.seed, run.processor): run for run in beside.runs}
     pairs = ((run, others.get((run.seed, run.processor))) for run in group.runs)
     return [(run, other) for run, other in pairs if other is not None]
+
+
+def cost_ratio(group: Group, beside: Group) -> float | None:
+    """Median ratio of processor times, over the runs whose times compare."""
+    ratios = [
+        run.cpu_seconds / other.cpu_seconds
+        for run, other in run_together(group, beside)
+        if run.cpu_seconds is not None and other.cpu_seconds
+    ]
+    return median(ratios) if ratios else None
 
 
 def panel_title(results: Results, task: TaskResults) -> str:
