@@ -73,8 +73,8 @@ def surface_figure(surface: PolicySurface) -> Figure:
     figure = Figure(figsize=(13, 5.8), layout="constrained")
     figure.suptitle(surface.title, fontsize=13)
     left, right = figure.subplots(1, 2)
-    title = f"the policy, and memories coloured by their improvement {symbol_of(surface.span)}*"
-    left.set_title(title, fontsize=11)
+    improved = "probability p*" if surface.span == _PROBABILITY else "mean μ*"
+    left.set_title(f"the policy, and memories coloured by their improved {improved}", fontsize=11)
     _colour_bar(figure, left, draw_map(left, surface), surface)
     _draw_update(right, surface)
     figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4)
