@@ -383,6 +383,23 @@ def test_returns_of_all_seeds_are_drawn_at_the_speed_of_those_run_together(tmp_p
     assert len(hopper.lines) == 3
 
 
+def test_speeds_are_those_of_the_processor_that_most_algorithms_have_run_on(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    for seed, processor, seconds in ((1, "slow", 8.0), (2, "slow", 9.0), (3, "fast", 2.0)):
+        store.add(run_rows("hopper", "mki", seed, 1.0, cpu_seconds=seconds, processor=processor))
+    for algorithm, processor, seconds in (("trpo", "fast", 5.0), ("ppo", "slow", 50.0)):
+        for seed in (1, 3):
+            row = {"cpu_seconds": seconds, "processor": processor}
+            store.add(run_rows("hopper", algorithm, seed, 1.0, **row))
+    store.add(run_rows("hopper", "np", 3, 1.0, cpu_seconds=3.0, processor="fast"))
+    results = gather(store.rows())
+    [hopper] = panels(curves_figure(results, results.algorithms, COST)).values()
+    ends = {one.get_label(): np.asarray(one.get_xydata())[-1, 0] for one in hopper.lines}
+    assert ends == {"mki": 2.0, "np": 3.0, "trpo": 5.0}
+
+
 def test_a_difference_whose_interval_holds_zero_is_not_marked(tmp_path: Path) -> None:
     store = Store(tmp_path)
     fill(store, {"hopper": {"mki": [1.0, 9.0, 5.0], "trpo": [2.0, 8.0, 4.0]}})

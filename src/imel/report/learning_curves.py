@@ -96,14 +96,28 @@ def line(runs: Sequence[FinishedRun], steps: int, kind: CurveKind) -> Array | No
     return np.stack([grid, *kind.summary(values)])  # [4, P]
 
 
-def seconds_per_step(group: Group, beside: Group) -> float | None:
-    """Processor time of an algorithm's step: the median over the seeds that were run together."""
+def seconds_per_step(groups: Sequence[Group]) -> list[float | None]:
+    """Processor time of each algorithm's step: the median over its runs beside the first's.
+
+    All are on processors of one kind, that on which most algorithms are, and most runs. None where
+    an algorithm has no such run.
+    """
+    beside = [[run for run, _ in run_together(group, groups[0])] for group in groups]
+
+    def weight(kind: str | None) -> tuple[int, int, str]:
+        counts = [sum(run.processor == kind for run in runs) for runs in beside]
+        return sum(map(bool, counts)), sum(counts), kind or ""
+
+    chosen = max({run.processor for runs in beside for run in runs}, key=weight)
     found = [
-        run.cpu_seconds / run.evaluations[-1, 0]
-        for run, _ in run_together(group, beside)
-        if run.cpu_seconds is not None
+        [
+            run.cpu_seconds / run.evaluations[-1, 0]
+            for run in runs
+            if run.processor == chosen and run.cpu_seconds is not None
+        ]
+        for runs in beside
     ]
-    return float(np.median(found)) if found else None
+    return [float(np.median(values)) if values else None for values in found]
 
 
 def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> Figure:
@@ -152,9 +166,9 @@ def _draw_panel(
     axes.tick_params(labelsize=8.5)
     quiet_axes(axes)
     groups = [task.groups[label] for label in labels if label in task.groups]
-    for group in groups:
+    units = seconds_per_step(groups) if kind.timed else [1.0] * len(groups)
+    for group, unit in zip(groups, units, strict=True):
         shown = line(group.runs, task.steps, kind)
-        unit = seconds_per_step(group, groups[0]) if kind.timed else 1.0
         if shown is None or unit is None:
             continue
         label = group.label
