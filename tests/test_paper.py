@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from imel.advantage import Estimator, estimate_advantages
-from imel.distributions.gaussian import improved_means, mean_kl, step_size
+from imel.distributions.gaussian import improved_means, step_size
 from imel.experience import Context
 from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
 from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
 from imel.settings import FitSettings
 from imel.training import fit_leave_one_out
-from samples import experiences, log_density, ragged_context
+from samples import experiences, log_density, mean_kl, ragged_context
 
 
 def small_mki(options: MkiOptions | None = None) -> MeanKernelInterpolation:

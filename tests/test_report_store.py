@@ -391,8 +391,10 @@ def test_speeds_are_those_of_the_processor_that_most_algorithms_have_run_on(
         store.add(run_rows("hopper", "mki", seed, 1.0, cpu_seconds=seconds, processor=processor))
     for algorithm, processor, seconds in (("trpo", "fast", 5.0), ("ppo", "slow", 50.0)):
         for seed in (1, 3):
-            row = {"cpu_seconds": seconds, "processor": processor}
-            store.add(run_rows("hopper", algorithm, seed, 1.0, **row))
+            rows = run_rows(
+                "hopper", algorithm, seed, 1.0, cpu_seconds=seconds, processor=processor
+            )
+            store.add(rows)
     store.add(run_rows("hopper", "np", 3, 1.0, cpu_seconds=3.0, processor="fast"))
     results = gather(store.rows())
     [hopper] = panels(curves_figure(results, results.algorithms, COST)).values()
