@@ -183,6 +183,19 @@ def test_each_task_has_a_panel_and_each_algorithm_one_colour_in_all(results: Res
     assert "1k" in labels
 
 
+def test_the_legend_is_no_wider_than_its_figure() -> None:
+    algorithms = ["mki", "np", "regressor", "ridge", "trpo", "trpo-plain", "ppo", "udrl"]
+    rows = [
+        row for number, name in enumerate(algorithms) for row in run_rows("hopper", name, 0, number)
+    ]
+    figure = curves_figure(gather(rows), algorithms, TRAINING)
+    figure.draw_without_rendering()
+    [legend] = figure.legends
+    assert len(legend.get_texts()) == len(algorithms)
+    inside = legend.get_window_extent()
+    assert figure.bbox.x0 <= inside.x0 < inside.x1 <= figure.bbox.x1
+
+
 def test_a_task_without_a_finished_episode_says_so_in_its_panel() -> None:
     rows = run_rows("hopper", "mki", 0, 1.0, train_episodes=0, train_return=None)
     [axes] = panels(curves_figure(gather(rows), ["mki"], PAPER)).values()

@@ -28,6 +28,8 @@ _POINTS = 50
 _PAPER_BAND = (20.0, 80.0)
 _LETTERS_PER_INCH = 10.5
 """Of a figure's title."""
+_LEGEND_INCHES = 2.0
+"""Width of one entry of a figure's legend, about."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,18 @@ def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> F
             axes.set_xlabel("processor seconds" if kind.timed else "environment steps")
     lines = {one.get_label() for axes in figure.axes for one in axes.lines}
     drawn = [label for label in labels if label in lines]
-    figure.legend(handles=legend_handles(drawn, style), loc="outside lower center", ncols=7)
+    figure.legend(
+        handles=legend_handles(drawn, style),
+        loc="outside lower center",
+        ncols=_legend_columns(len(drawn), figure.get_figwidth()),
+    )
     return figure
+
+
+def _legend_columns(entries: int, inches: float) -> int:
+    """As few rows as fit, and about as many entries in each."""
+    rows = max(math.ceil(entries * _LEGEND_INCHES / inches), 1)
+    return max(math.ceil(entries / rows), 1)
 
 
 def _columns(panels: int) -> int:
