@@ -33,7 +33,7 @@ from imel.normaliser import ReturnScale
 from imel.persistence.saving import SavedAlgorithm
 from imel.policy import POLICIES, ImelPolicy
 from imel.policy.paper import PaperPolicy
-from imel.policy.refusal import refuse_sigma, refuse_unused
+from imel.policy.refusal import checked_settings, refuse_sigma
 from imel.policy.ridge import RidgePolicy
 from imel.rollout import EpisodeClock, Sampler, collect
 from imel.settings import FitSettings, Keywords
@@ -80,9 +80,7 @@ class IMeL(ExplainedAlgorithm, SavedAlgorithm):
             raise SettingsError(
                 f"{policy_class.__name__} is no policy of imel; use one of {', '.join(POLICIES)}"
             )
-        refuse_unused(settings, policy_class)
-        self.settings = policy_class.settings_class().updated(settings, policy_class.__name__)
-        policy_class.check_settings(self.settings)
+        self.settings = checked_settings(policy_class, settings)
         self.sampler = sampler
         options = dict(policy_kwargs or {})
         policy_class.make_options(options)  # refuse before an environment is made

@@ -16,7 +16,7 @@ from imel.persistence import checkpoint
 from imel.persistence.contents import check_tensors
 from imel.persistence.spaces import spaces_to_tensors
 from imel.policy import POLICIES
-from imel.policy.refusal import refuse_unused
+from imel.policy.refusal import checked_settings
 
 if TYPE_CHECKING:
     from imel.persistence.saving import SavedAlgorithm
@@ -72,8 +72,7 @@ def require_entries(document: Mapping[str, Any], path: str | os.PathLike[str]) -
     policy_class = POLICIES.get(document["policy"])
     if policy_class is not None:  # a class of the user's own checks when it is built
         with checkpoint.building(path):
-            refuse_unused(document["settings"], policy_class)
-            policy_class.settings_class().updated(document["settings"], document["policy"])
+            checked_settings(policy_class, document["settings"])
     progress = document["progress"]
     numbers = {
         "seed": (0 if document.get("seed", -1) is None else document.get("seed"), 0, 2**32 - 1),

@@ -25,6 +25,14 @@ def refuse_sigma(settings: Settings, action_space: spaces.Space[Any]) -> None:
             raise SettingsError(f"{action_space} has no sigma and does not use '{name}'")
 
 
+def checked_settings(policy_class: type[ImelPolicy], changes: Mapping[str, Any]) -> Any:
+    """The policy's settings with some changed; refuses what it does not have, or cannot."""
+    refuse_unused(changes, policy_class)
+    settings = policy_class.settings_class().updated(changes, policy_class.__name__)
+    policy_class.check_settings(settings)
+    return settings
+
+
 def refuse_unused(settings: Mapping[str, Any], policy_class: type[ImelPolicy]) -> None:
     """Refuse a setting that other policies use, or that earlier versions had."""
     own = {field.name for field in fields(policy_class.settings_class)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from imel.errors import SettingsError, nearest_name
@@ -24,7 +24,8 @@ def updated(instance: T, changes: Mapping[str, Any], what: str, ranges: Ranges) 
 
     Unless `ranges` says otherwise, whole numbers start at 1 and others at 0.
     """
-    hints = typing.get_type_hints(type(instance))
+    types = typing.get_type_hints(type(instance))
+    hints = {field.name: types[field.name] for field in fields(instance)}  # type: ignore[arg-type]
     for name, value in changes.items():
         if name not in hints:
             raise SettingsError(f"{what} has no '{name}'; {nearest_name(name, hints)}")
