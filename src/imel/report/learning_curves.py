@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from imel.pictures.nearby import Array, quiet_axes
 from imel.report.names import Styles, legend_handles, short_steps, styles
@@ -169,6 +169,7 @@ def _draw_panel(
 ) -> None:
     if kind.timed:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_xlim(0.0, task.steps)
