@@ -32,10 +32,10 @@ def test_the_papers_suite_is_every_task_at_its_own_steps_against_the_baselines()
     assert {(run.task, run.steps) for run in runs if run.algorithm == "mki"} == {
         (task.name, task.steps) for task in TASKS.values()
     }
-    names = ["ridge", "mki", "np", "regressor", "trpo", "trpo-plain", "ppo", "random"]
+    names = ["ridge", "mki", "np", "regressor", "trpo", "trpo-plain", "ppo", "udrl", "random"]
     assert list(dict.fromkeys(run.algorithm for run in runs)) == names
     assert {run.seed for run in runs} == {30, 31, 32, 33, 34}
-    assert len(runs) == 8 * 8 * 5
+    assert len(runs) == 8 * len(names) * 5
     assert suite.store == Path("results/paper")
 
 

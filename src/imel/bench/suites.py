@@ -27,7 +27,7 @@ class Suite:
 
 _PAPER = Suite(
     tasks=tuple(TASKS),
-    algorithms=("ridge", "mki", "np", "regressor", "trpo", "trpo-plain", "ppo", "random"),
+    algorithms=("ridge", "mki", "np", "regressor", "trpo", "trpo-plain", "ppo", "udrl", "random"),
     seeds=(30, 31, 32, 33, 34),  # on which no setting was chosen
     steps=None,
     store=Path("results/paper"),
