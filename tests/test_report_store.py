@@ -150,6 +150,8 @@ def test_returns_against_time_end_at_the_seconds_of_a_whole_run(results: Results
     assert hopper.get_xscale() == "log"
     for one in hopper.lines:  # evaluated at half of the steps and at their end
         assert_allclose(np.asarray(one.get_xdata())[[0, -1]], [2.5, 5.0])
+    low, high = hopper.get_xlim()
+    assert sum(low < tick < high for tick in hopper.get_xticks()) >= 2, "seconds can be read off"
 
 
 def panels(figure: Figure) -> dict[str, Axes]:

@@ -31,9 +31,9 @@ from imel.algorithm import IMeL
 from imel.bench.tasks import Task
 from imel.bench.udrl import Udrl, UdrlSettings
 from imel.environments import SideBySide
-from imel.errors import ImelError, SettingsError, nearest_name
+from imel.errors import ImelError, nearest_name
 from imel.policy import POLICIES
-from imel.policy.refusal import checked_settings, refuse_unused
+from imel.policy.refusal import checked_settings
 
 _PUBLISHED = tomllib.loads((resources.files("imel.bench") / "zoo.toml").read_text())
 """Settings of the baselines by algorithm and task."""
@@ -69,15 +69,10 @@ class ImelAlgorithm(Algorithm):
         option_names = {field.name for field in fields(policy_class.options_class)}
         options = {name: overrides[name] for name in overrides if name in option_names}
         changes = {name: overrides[name] for name in overrides if name not in option_names}
-        refuse_unused(changes, policy_class)
-        setting_names = {field.name for field in fields(policy_class.settings_class)}
-        for name in changes.keys() - setting_names:
-            nearest = nearest_name(name, setting_names | option_names)
-            raise SettingsError(f"{self.policy} has no '{name}'; {nearest}")
         complete = {
             "policy": self.policy,
             "policy_kwargs": asdict(policy_class.make_options(options)),
-            **checked_settings(policy_class, changes).as_json(),
+            **checked_settings(policy_class, changes, also=option_names).as_json(),
         }
         plain: dict[str, Any] = json.loads(json.dumps(complete))
         return plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -25,10 +25,15 @@ def refuse_sigma(settings: Settings, action_space: spaces.Space[Any]) -> None:
             raise SettingsError(f"{action_space} has no sigma and does not use '{name}'")
 
 
-def checked_settings(policy_class: type[ImelPolicy], changes: Mapping[str, Any]) -> Any:
-    """The policy's settings with some changed; refuses what it does not have, or cannot."""
+def checked_settings(
+    policy_class: type[ImelPolicy], changes: Mapping[str, Any], also: Iterable[str] = ()
+) -> Any:
+    """Return the policy's settings with some changed; refuse unknown names and bad values.
+
+    `also` are names that are no settings but may be meant by a misspelt one.
+    """
     refuse_unused(changes, policy_class)
-    settings = policy_class.settings_class().updated(changes, policy_class.__name__)
+    settings = policy_class.settings_class().updated(changes, policy_class.__name__, also)
     policy_class.check_settings(settings)
     return settings
 

@@ -99,10 +99,10 @@ def line(runs: Sequence[FinishedRun], steps: int, kind: CurveKind) -> Array | No
 
 
 def seconds_per_step(groups: Sequence[Group]) -> list[float | None]:
-    """Processor time of each algorithm's step: the median over its runs beside the first's.
+    """Return the processor seconds per step of each algorithm: the median over its runs.
 
-    All are on processors of one kind, that on which most algorithms are, and most runs. None where
-    an algorithm has no such run.
+    Only seeds that the first algorithm has on the same kind of processor count, and of these kinds
+    only the one that most algorithms, then most runs, have. None for an algorithm without a run.
     """
     beside = [[run for run, _ in run_together(group, groups[0])] for group in groups]
 
@@ -153,9 +153,10 @@ def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> F
 
 
 def _legend_columns(entries: int, inches: float) -> int:
-    """As few rows as fit, and about as many entries in each."""
-    rows = max(math.ceil(entries * _LEGEND_INCHES / inches), 1)
-    return max(math.ceil(entries / rows), 1)
+    """Return the columns of a legend with as few rows as fit, all about equally long."""
+    entries = max(entries, 1)  # a legend without entries has a column as well
+    rows = math.ceil(entries * _LEGEND_INCHES / inches)
+    return math.ceil(entries / rows)
 
 
 def _columns(panels: int) -> int:

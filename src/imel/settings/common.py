@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
@@ -71,12 +71,17 @@ class Settings:
     batch_size: int = 256
     """Minibatch of the critic's gradient steps."""
 
-    def updated(self, changes: Mapping[str, Any], policy: str = "IMeL") -> Self:
-        """Return these settings with some changed; refuse what is unknown or out of range."""
+    def updated(
+        self, changes: Mapping[str, Any], policy: str = "IMeL", also: Iterable[str] = ()
+    ) -> Self:
+        """Return these settings with some changed; refuse what is unknown or out of range.
+
+        `also` are names that are no settings but may be meant by a misspelt one.
+        """
         for name in self.scheduled:
             if name in changes:
                 parse_schedule(name, changes[name])
-        return updated(self, changes, policy, _RANGES)
+        return updated(self, changes, policy, _RANGES, also)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data; refuse callable schedules, which could only be pickled."""

@@ -8,32 +8,38 @@ callable works but cannot be stored in a checkpoint.
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from imel.errors import SettingsError, nearest_name
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 _LARGEST = 1e30
 Ranges = Mapping[str, tuple[float, float]]
 
 
-def updated(instance: T, changes: Mapping[str, Any], what: str, ranges: Ranges) -> T:
-    """A dataclass with some fields changed; refuses what is unknown, mistyped or out of range.
+def updated(
+    instance: T, changes: Mapping[str, Any], what: str, ranges: Ranges, also: Iterable[str] = ()
+) -> T:
+    """Return a dataclass with some fields changed; refuse unknown names and bad values.
 
-    Unless `ranges` says otherwise, whole numbers start at 1 and others at 0.
+    Unless `ranges` says otherwise, whole numbers start at 1 and others at 0. `also` are names that
+    the caller takes for something else: they are suggested for a misspelt one, too.
     """
     types = typing.get_type_hints(type(instance))
-    hints = {field.name: types[field.name] for field in fields(instance)}  # type: ignore[arg-type]
+    hints = {field.name: types[field.name] for field in fields(instance)}
     for name, value in changes.items():
         if name not in hints:
-            raise SettingsError(f"{what} has no '{name}'; {nearest_name(name, hints)}")
+            raise SettingsError(f"{what} has no '{name}'; {nearest_name(name, [*hints, *also])}")
         _check(name, value, hints[name], ranges)
     plain: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()
     }
-    return replace(instance, **plain)  # type: ignore[type-var]
+    return replace(instance, **plain)
 
 
 def _check(name: str, value: Any, hint: Any, ranges: Ranges) -> None:
