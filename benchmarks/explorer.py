@@ -23,7 +23,7 @@ from gymnasium import spaces
 from imel.explorer.answers import unpack
 from imel.explorer.server import make_server, open_port
 from imel.explorer.session import Session
-from imel.policy import MkiPolicy
+from imel.policies import MkiPolicy
 from imel.runs.stored import find_run
 
 _EPISODE = 1000

@@ -29,7 +29,7 @@ from imel import IMeL
 from imel.bench.tasks import find_task
 from imel.explain import explain
 from imel.explain.worth import lesson_worth
-from imel.policy import RidgePolicy
+from imel.policies import RidgePolicy
 from imel.runs.lessons import delete_lessons, play_sampled
 
 TASKS = ("hopper", "walker2d", "halfcheetah", "ant")

@@ -15,7 +15,7 @@ import torch
 from stable_baselines3.common.logger import Logger
 
 from imel import IMeL
-from imel.experience import Rollout
+from imel.data.experience import Rollout
 
 ITERATIONS = 4
 """Iterations with an all but full memory, of which the first is not counted."""

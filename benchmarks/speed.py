@@ -27,7 +27,7 @@ from imel.bench.algorithms import find_algorithm
 from imel.bench.tasks import TASKS, find_task
 from imel.cli.report import around_marks
 from imel.errors import ImelError
-from imel.persistence.files import write_atomically
+from imel.files import write_atomically
 from imel.report.names import algorithm_name, task_title
 from imel.runs.provenance import provenance
 

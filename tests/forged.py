@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from imel.persistence import checkpoint
+from imel.checkpoints import checkpoint
 
 
 def taken_apart(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from stable_baselines3.common.env_util import make_vec_env
 
 from imel import IMeL
-from imel.memory import Memory
+from imel.data.memory import Memory
 from small import BATCH, small_model
 from toy import FloatArray, PointEnv
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from imel.experience import Context
+from imel.data.experience import Context
 
 RAGGED = (5, 1, 9, 3, 7)
 

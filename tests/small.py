@@ -14,7 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from imel import IMeL
-from imel.policy import POLICIES
+from imel.policies import POLICIES
 from imel.settings import FitSettings
 from toy import PointEnv
 

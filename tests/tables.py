@@ -22,7 +22,7 @@ from benchmarks.paired import paired_table
 from imel.bench.store import Store
 from imel.bench.tasks import SPACE_TASKS
 from imel.errors import SpaceError
-from imel.policy import POLICIES, ImelPolicy, PaperPolicy, RidgePolicy
+from imel.policies import POLICIES, ImelPolicy, PaperPolicy, RidgePolicy
 from imel.report.markdown import against_table, mean_cell, scores_table
 from imel.report.names import algorithm_name, short_steps, task_title
 from imel.report.results import Results, TaskResults, gather

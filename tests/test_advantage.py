@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stable_baselines3.common.buffers import RolloutBuffer
 from torch import Tensor
 
-from imel.advantage import (
+from imel.data.advantage import (
     Estimator,
     discounted_returns,
     estimate_advantages,

@@ -12,7 +12,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from torch import Tensor
 
 from imel import IMeL, NpPolicy
-from imel.memory import PRIOR
+from imel.data.memory import PRIOR
 from small import BATCH, STATES, LogBook, answers, points, small_model
 from toy import FloatArray, ScriptedEnv
 

@@ -28,10 +28,10 @@ from imel.bench.pool import Failure, Processes
 from imel.bench.run import EPISODES, FINAL_EPISODES, Run, train
 from imel.bench.store import IDENTITY, Row, Store
 from imel.bench.tasks import TASKS, WithoutBodyMasses, find_task
+from imel.checkpoints.checkpoint import library_versions
 from imel.cli.bench import tables
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
-from imel.persistence.checkpoint import library_versions
 from imel.report.names import task_title
 from imel.report.results import Results, gather
 from imel.runs.provenance import provenance

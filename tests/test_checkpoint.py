@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from imel import IMeL, MkiPolicy, NpPolicy, RidgePolicy
+from imel.checkpoints import checkpoint
 from imel.errors import CheckpointError, ImelError, SettingsError
-from imel.persistence import checkpoint
-from imel.policy import POLICIES, ImelPolicy
+from imel.policies import POLICIES, ImelPolicy
 from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
 from toy import ScriptedEnv
 

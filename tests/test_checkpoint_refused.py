@@ -20,10 +20,10 @@ from safetensors.torch import save as safetensors_bytes
 import imel
 from forged import put_together, taken_apart
 from imel import IMeL, MkiPolicy
+from imel.checkpoints import checkpoint
 from imel.cli.main import main
 from imel.errors import CheckpointError, ImelError
-from imel.persistence import checkpoint
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 from imel.settings.gone import GONE
 from small import BATCH, differing, small_model, tensors_of
 from toy import ScriptedEnv

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from imel import IMeL
+from imel.checkpoints import checkpoint
 from imel.cli.arguments import peek
 from imel.cli.main import COMMANDS, main
 from imel.cli.train import plan_from_arguments
 from imel.errors import SettingsError
-from imel.persistence import checkpoint
-from imel.policy import NpPolicy
-from imel.policy.ridge import RidgeOptions
+from imel.policies import NpPolicy
+from imel.policies.ridge.ridge_policy import RidgeOptions
 from imel.runs.evaluation import evaluate
 from imel.runs.layout import claimed
 from imel.runs.plan import POLICY_NAMES

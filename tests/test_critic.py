@@ -9,8 +9,8 @@ import torch
 from stable_baselines3.common.utils import explained_variance as reference
 from torch import Tensor, nn
 
-from imel import critic as critic_module
-from imel.critic import Critic, differentiate, explained_variance, fit_critic
+from imel.data import critic as critic_module
+from imel.data.critic import Critic, differentiate, explained_variance, fit_critic
 from imel.settings import Settings
 
 

@@ -22,7 +22,7 @@ from imel.bench.space_tasks import Levers
 from imel.cli.main import main
 from imel.deploy import write_numpy, write_onnx
 from imel.deploy.onnx_file import OPSET
-from imel.policy import POLICIES, MkiPolicy
+from imel.policies import POLICIES, MkiPolicy
 from logged import ENV, register, trained_run, wide_model
 from pages import blocks
 

@@ -17,13 +17,14 @@ import pytest
 import tyro
 
 import imel
-from imel import IMeL, ridge
+from imel import IMeL
 from imel.cli.main import COMMANDS, main
+from imel.data.normaliser import Normaliser
 from imel.distributions import categorical
-from imel.explain.lessons import LessonContributions
-from imel.normaliser import Normaliser
-from imel.policy import POLICIES
-from imel.updates import ridge as ridge_update
+from imel.explain.by_lessons import LessonContributions
+from imel.policies import POLICIES
+from imel.policies import ridge as ridge_update
+from imel.policies.ridge import features as ridge
 from pages import OUTPUT, PAGES, ROOT, SHELLS, TUTORIAL, blocks, commands, program, run_page
 from small import BATCH, LogBook
 from tables import GROUPS, by_hand, generated

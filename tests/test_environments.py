@@ -12,11 +12,11 @@ import pytest
 
 import faulty
 from imel import IMeL, ImelError
+from imel.checkpoints.model_file import model_tensors
 from imel.cli.main import main
-from imel.environments import make_environments
+from imel.environments.making import make_environments
+from imel.environments.workers import Workers
 from imel.errors import EnvironmentFaultError
-from imel.persistence.model import model_tensors
-from imel.workers import Workers
 from small import SMALL, differing
 
 TOTAL = 6 * SMALL["rollout_size"]
@@ -186,7 +186,7 @@ def test_mujoco_says_a_warning_once_and_writes_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("imel.simulators._said", set())
+    monkeypatch.setattr("imel.environments.simulators._said", set())
     environments = make_environments("HalfCheetah-v5", 3)
     environments.reset()
     environments.envs[0].unwrapped.data.qvel[:] = 1e200  # type: ignore[attr-defined]

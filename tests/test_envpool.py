@@ -12,9 +12,9 @@ import pytest
 
 from imel import IMeL, ImelError
 from imel.bench.tasks import TASKS
-from imel.environments import make_environments
-from imel.envpool import EnvPoolEnvironments, make_envpool
-from imel.persistence.resume import RunCheckpoints, checkpoints_in
+from imel.checkpoints.run_checkpoints import RunCheckpoints, checkpoints_in
+from imel.environments.envpool import EnvPoolEnvironments, make_envpool
+from imel.environments.making import make_environments
 from small import SMALL, differing, tensors_of
 
 WHOLE_STATE = {"exclude_current_positions_from_observation": False}

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from imel import Explanation, IMeL
 from imel.distributions import Categorical, Gaussian
 from imel.errors import ImelError
-from imel.interpolators.neural_process import NeuralProcess
-from imel.names import DimensionNames, Dimensions, names_for
-from imel.policy import POLICIES
+from imel.policies import POLICIES
+from imel.policies.names import DimensionNames, Dimensions, names_for
+from imel.policies.paper.neural_process import NeuralProcess
 from small import BATCH, STATES, answers, small_model
 from toy import ScriptedEnv
 

@@ -321,7 +321,7 @@ def test_a_missing_package_is_named_with_its_extra(
 def test_an_episode_without_end_is_left(
     stored: tuple[IMeL, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imel.playing.LONGEST", 3)
+    monkeypatch.setattr("imel.environments.playing.LONGEST", 3)
     columns = play_episodes(stored[0], ENV, [0, 1])
     assert columns["steps"].tolist() == [0, 1, 2, 0, 1, 2]
     assert not columns["terminated"].any()

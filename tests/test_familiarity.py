@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 
 from imel.explain import familiarity_of
-from imel.policy import POLICIES, ImelPolicy
+from imel.policies import POLICIES, ImelPolicy
 from small import BATCH, STATES, small_model
 
 

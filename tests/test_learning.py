@@ -19,7 +19,7 @@ from imel.bench.pool import Processes
 from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store
 from imel.cli.bench import tables
-from imel.interpolators.base import Weighted, effective_neighbours
+from imel.policies.paper.interpolator import Weighted, effective_neighbours
 from imel.report.results import gather
 
 pytestmark = pytest.mark.slow

@@ -15,9 +15,9 @@ from imel import IMeL, LessonExplanation
 from imel.distributions import Categorical, Gaussian
 from imel.errors import ImelError
 from imel.explain import explain, policy_without
-from imel.explain.lessons import LessonContributions
-from imel.names import DimensionNames, Dimensions, names_for
-from imel.policy import ImelPolicy, RidgePolicy
+from imel.explain.by_lessons import LessonContributions
+from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies.names import DimensionNames, Dimensions, names_for
 from small import BATCH, STATES, answers
 from test_lessons import ridge_model
 

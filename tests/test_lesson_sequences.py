@@ -9,9 +9,9 @@ from gymnasium import spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imel import lessons as ledger
 from imel.explain import explain, policy_without
-from imel.policy import RidgePolicy
+from imel.policies import RidgePolicy
+from imel.policies.ridge import lessons as ledger
 
 ROLLOUT, STATES, ACTIONS = 24, 3, 2
 

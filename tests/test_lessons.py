@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from imel import IMeL
-from imel import lessons as ledger
-from imel.lessons import Lessons
-from imel.policy import ImelPolicy, RidgePolicy
+from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies.ridge import lessons as ledger
+from imel.policies.ridge.lessons import Lessons
 from small import BATCH, STATES, points
 
 WIDTH, ACTIONS = 3, 2

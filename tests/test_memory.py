@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from imel.memory import Memory
+from imel.data.memory import Memory
 from small import BATCH, small_model
 
 CAPACITY = 20

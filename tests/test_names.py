@@ -9,7 +9,7 @@ import gymnasium
 import pytest
 
 from imel.errors import ImelError
-from imel.names import DimensionNames, Dimensions, names_for, names_of
+from imel.policies.names import DimensionNames, Dimensions, names_for, names_of
 from toy import PointEnv
 
 TASKS = [

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from imel.normaliser import Normaliser, ReturnScale, RunningMoments
+from imel.data.normaliser import Normaliser, ReturnScale, RunningMoments
 from toy import ScriptedEnv
 
 

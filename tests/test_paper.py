@@ -15,13 +15,13 @@ from scipy.optimize import brentq
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from imel.advantage import Estimator, estimate_advantages
+from imel.data.advantage import Estimator, estimate_advantages
+from imel.data.experience import Context
 from imel.distributions.gaussian import improved_means, step_size
-from imel.experience import Context
-from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
-from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
+from imel.policies.paper.fit import fit_leave_one_out
+from imel.policies.paper.mki import MeanKernelInterpolation, MkiOptions
+from imel.policies.paper.neural_process import NeuralProcess, NeuralProcessOptions
 from imel.settings import FitSettings
-from imel.training import fit_leave_one_out
 from samples import experiences, log_density, mean_kl, ragged_context
 
 

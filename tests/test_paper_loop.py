@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from imel import IMeL, MkiPolicy
+from imel.data.memory import Memory
 from imel.distributions.gaussian import (
     StdMode,
     improved_means,
@@ -18,7 +19,6 @@ from imel.distributions.gaussian import (
     next_std,
     step_size,
 )
-from imel.memory import Memory
 from samples import Batch, experiences, log_density, mean_kl
 from toy import PointEnv, ScriptedEnv
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from imel import IMeL
+from imel.environments.playing import Step, environment_of, play_policy
 from imel.errors import ImelError
-from imel.playing import Step, environment_of, play_policy
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 
 
 @pytest.fixture(scope="module", params=["Pendulum-v1", "CartPole-v1"])

@@ -10,7 +10,7 @@ import torch
 from gymnasium import spaces
 
 from imel import IMeL, MkiPolicy, NearestPolicy, NpPolicy, RidgePolicy
-from imel.policy import POLICIES, ImelPolicy, PaperPolicy
+from imel.policies import POLICIES, ImelPolicy, PaperPolicy
 from small import BATCH, STATES, answers, small_model
 from toy import ScriptedEnv
 

@@ -18,7 +18,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.names import DimensionNames, names_for
 from imel.pictures.curve import (
     Evaluation,
     LearningCurve,
@@ -28,7 +27,8 @@ from imel.pictures.curve import (
 from imel.pictures.nearby import episode_trend, summarise_near
 from imel.pictures.plane import policy_surface, state_plane
 from imel.pictures.surface import PolicySurface, surface_figure
-from imel.policy import ImelPolicy, MkiPolicy
+from imel.policies import ImelPolicy, MkiPolicy
+from imel.policies.names import DimensionNames, names_for
 
 # --- running summaries ---
 

@@ -12,15 +12,15 @@ import pytest
 from stable_baselines3.common.callbacks import BaseCallback
 
 from imel import IMeL, ImelError
-from imel.errors import CheckpointError
-from imel.persistence import checkpoint
-from imel.persistence.model import model_document, model_tensors
-from imel.persistence.resume import (
+from imel.checkpoints import checkpoint
+from imel.checkpoints.model_file import model_document, model_tensors
+from imel.checkpoints.run_checkpoints import (
     RunCheckpoints,
     checkpoints_in,
     differences,
     latest_checkpoint,
 )
+from imel.errors import CheckpointError
 from small import BATCH, LogBook, differing, points, small_model
 
 TOTAL = 11 * BATCH
@@ -166,7 +166,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_or_not_as_asked(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("imel.persistence.files.os.fsync", full)
+    monkeypatch.setattr("imel.files.os.fsync", full)
     with pytest.raises(OSError, match=r"No space left on device.*iteration-00000003"):
         learn(small_model(), tmp_path)
     model = small_model()
@@ -195,7 +195,7 @@ def test_a_run_goes_on_while_a_checkpoint_is_written(
                     disk.set()
             return True
 
-    monkeypatch.setattr("imel.persistence.files.os.fsync", slow)
+    monkeypatch.setattr("imel.files.os.fsync", slow)
     whole = small_model().learn(2 * BATCH)
     model = small_model().learn(2 * BATCH, [RunCheckpoints(tmp_path, every=1), Watch()])
     assert absent[:3] == [True] * 3

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imel import IMeL, RidgePolicy
-from imel.advantage import replayed_advantages
+from imel.data.advantage import replayed_advantages
+from imel.data.memory import Memory
+from imel.data.normaliser import Normaliser
 from imel.distributions.gaussian import improved_means, shift_kls
-from imel.memory import Memory
-from imel.normaliser import Normaliser
-from imel.ridge import Design, RandomFeatures, damped_inverse
-from imel.updates import ridge as ridge_update
-from imel.updates.ridge import effective_sample_size
+from imel.policies import ridge as ridge_update
+from imel.policies.ridge.features import Design, RandomFeatures, damped_inverse
+from imel.policies.ridge.ridge_update import effective_sample_size
 from small import BATCH, LogBook, small_model
 
 STATE_DIM, ACTION_DIM = 3, 2

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor
 
+from imel.data.experience import Rollout, flatten_time
+from imel.data.rollout import EpisodeClock, FloatArray, collect
 from imel.errors import NonFiniteError
-from imel.experience import Rollout, flatten_time
-from imel.policy import NearestPolicy
-from imel.rollout import EpisodeClock, FloatArray, collect
+from imel.policies import NearestPolicy
 from toy import ScriptedEnv
 
 

@@ -17,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMoni
 
 from imel import IMeL
 from imel.errors import ImelError, SettingsError
-from imel.policy import POLICIES
+from imel.policies import POLICIES
 from small import BATCH, STATES, LogBook, answers, differing, points, small_model, tensors_of
 from toy import PointEnv, ScriptedEnv
 

@@ -16,11 +16,11 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecTran
 
 from imel import IMeL
 from imel.bench.space_tasks import Catch, Levers, Sensors
+from imel.checkpoints.run_checkpoints import RunCheckpoints
 from imel.errors import ImelError, SettingsError
 from imel.explain import policy_without
-from imel.names import names_for
-from imel.persistence.resume import RunCheckpoints
-from imel.policy import POLICIES, ImelPolicy, RidgePolicy
+from imel.policies import POLICIES, ImelPolicy, RidgePolicy
+from imel.policies.names import names_for
 from imel.runs.evaluation import evaluate
 from small import differing, tensors_of
 

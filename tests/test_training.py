@@ -8,19 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from imel.experience import Context
-from imel.interpolators.base import Interpolator
-from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
-from imel.interpolators.nearest import NearestNeighbours, NearestOptions
-from imel.interpolators.neural_process import NeuralProcess, NeuralProcessOptions
-from imel.settings import FitSettings
-from imel.settings.paper import LeaveOut
-from imel.training import (
+from imel.data.experience import Context
+from imel.policies.paper.fit import (
     Fit,
     count_episodes,
     fit_leave_one_out,
     leave_one_out_error,
 )
+from imel.policies.paper.interpolator import Interpolator
+from imel.policies.paper.mki import MeanKernelInterpolation, MkiOptions
+from imel.policies.paper.nearest import NearestNeighbours, NearestOptions
+from imel.policies.paper.neural_process import NeuralProcess, NeuralProcessOptions
+from imel.settings import FitSettings
+from imel.settings.paper import LeaveOut
 from samples import RAGGED, ragged_context, smooth_context
 
 

@@ -19,7 +19,7 @@ from imel.cli.main import main
 from imel.pictures.run import training_surfaces, update_step
 from imel.pictures.surface import PolicySurface
 from imel.pictures.update import UpdateStep, update_figure
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 
 TRAIN = (
     *("--n-envs", "4", "--rollout-size", "256", "--memory-size", "512"),

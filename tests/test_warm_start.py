@@ -17,7 +17,7 @@ from imel import IMeL, RidgePolicy
 from imel.cli.main import main
 from imel.datasets import Episode
 from imel.errors import ImelError
-from imel.policy import POLICIES
+from imel.policies import POLICIES
 from imel.settings import FitSettings
 from logged import ENV, columns_in_time, register, trained_run, wide_model, write_run
 from samples import mean_kl

@@ -22,7 +22,7 @@ from imel.cli.main import main
 from imel.cli.why import choose_steps
 from imel.explain import familiarity_of, policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
-from imel.policy import POLICIES, ImelPolicy, RidgePolicy
+from imel.policies import POLICIES, ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
 from imel.runs.lessons import visited_states
 

@@ -11,7 +11,7 @@ import torch
 from imel import IMeL
 from imel.errors import ImelError
 from imel.explain import policy_without
-from imel.policy import POLICIES, ImelPolicy
+from imel.policies import POLICIES, ImelPolicy
 from small import BATCH, STATES, differing, small_model, tensors_of
 
 papers_policies = pytest.mark.parametrize("name", sorted({*POLICIES} - {"RidgePolicy"}))

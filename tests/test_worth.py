@@ -19,7 +19,7 @@ from imel.explain.reduced import (
     similar_lessons,
 )
 from imel.explain.worth import PlayedEpisode, Worth, lesson_worth
-from imel.policy import ImelPolicy, RidgePolicy
+from imel.policies import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
 from small import BATCH, STATES
 from test_lessons import policy_of, ridge_model

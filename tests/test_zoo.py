@@ -22,7 +22,7 @@ from stable_baselines3.common.utils import ConstantSchedule
 
 from imel import IMeL
 from imel.bench.tasks import TASKS
-from imel.policy import POLICIES
+from imel.policies import POLICIES
 from imel.settings import FitSettings, parse_schedule
 from imel.zoo import HYPERPARAMETERS, __main__, algorithm
 from small import FITTED, answers, points, small_model, tensors_of

@@ -18,7 +18,7 @@ from imel.cli.main import main as imel
 from imel.explain import policy_without
 from imel.explain.reduced import largest_lessons
 from imel.explorer import DEMO
-from imel.policy import ImelPolicy, RidgePolicy
+from imel.policies import ImelPolicy, RidgePolicy
 from imel.runs import layout
 from imel.runs.evaluation import evaluate
 

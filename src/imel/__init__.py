@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from imel.algorithm import IMeL
     from imel.errors import ImelError
     from imel.explain import Explanation, LessonExplanation
-    from imel.policy import (
+    from imel.policies import (
         AnpPolicy,
         MkiPolicy,
         NearestPolicy,
@@ -36,7 +36,7 @@ _MODULES = {
     "ImelError": "imel.errors",
     "Explanation": "imel.explain",
     "LessonExplanation": "imel.explain",
-    **{name: "imel.policy" for name in __all__ if name.endswith("Policy")},
+    **{name: "imel.policies" for name in __all__ if name.endswith("Policy")},
 }
 
 

@@ -17,30 +17,30 @@ from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import GymEnv, MaybeCallback
 from stable_baselines3.common.utils import safe_mean
 
-from imel.critic import Critic
+from imel.checkpoints.saving import SavedAlgorithm
+from imel.data.critic import Critic
+from imel.data.experience import Rollout
+from imel.data.normaliser import ReturnScale
+from imel.data.rollout import EpisodeClock, Sampler, collect
 from imel.datasets.source import Dataset
 from imel.datasets.warm_start import warm_start
+from imel.environments.surroundings import environments_for, survive
 from imel.errors import (
     EnvironmentFaultError,
     SettingsError,
     SpaceError,
     nearest_name,
 )
-from imel.experience import Rollout
-from imel.explain.model import ExplainedAlgorithm
-from imel.kernels import denormals_flushed
-from imel.normaliser import ReturnScale
-from imel.persistence.saving import SavedAlgorithm
-from imel.policy import POLICIES, ImelPolicy
-from imel.policy.paper import PaperPolicy
-from imel.policy.refusal import checked_settings, refuse_sigma
-from imel.policy.ridge import RidgePolicy
-from imel.rollout import EpisodeClock, Sampler, collect
+from imel.explain.explained_model import ExplainedAlgorithm
+from imel.policies import POLICIES, ImelPolicy
+from imel.policies.paper.kernels import denormals_flushed
+from imel.policies.paper.paper_policy import PaperPolicy
+from imel.policies.paper.paper_update import PaperUpdate
+from imel.policies.refusal import checked_settings, refuse_sigma
+from imel.policies.ridge.ridge_policy import RidgePolicy
+from imel.policies.ridge.ridge_update import RidgeUpdate
 from imel.settings import FitSettings, Keywords
 from imel.settings.description import settings_table
-from imel.surroundings import environments_for, survive
-from imel.updates.paper import PaperUpdate
-from imel.updates.ridge import RidgeUpdate
 
 
 class IMeL(ExplainedAlgorithm, SavedAlgorithm):

@@ -19,7 +19,7 @@ from imel.explain import explain
 from imel.explorer.episodes import Episode, record
 from imel.explorer.insight import Insight
 from imel.explorer.session import Session
-from imel.policy import MkiPolicy
+from imel.policies import MkiPolicy
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.stored import find_run
 

@@ -17,10 +17,10 @@ from imel.explorer.episodes import Episode, record
 from imel.explorer.lessons import insight_of
 from imel.explorer.session import Session
 from imel.hub import load_from_hub, push_to_hub
-from imel.names import names_for
 from imel.pictures.plane import policy_surface
 from imel.pictures.run import update_step
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
+from imel.policies.names import names_for
 from imel.runs.stored import find_run
 
 

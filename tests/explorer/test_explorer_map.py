@@ -10,7 +10,7 @@ from explorer.conftest import Page
 from imel.explorer.insight import Insight
 from imel.explorer.memory_map import colouring, make_plane
 from imel.explorer.session import Session
-from imel.names import DimensionNames
+from imel.policies.names import DimensionNames
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 from explorer.conftest import Page
+from imel.environments.playing import make_environment
 from imel.errors import ImelError
 from imel.explorer.answers import pack, unpack
 from imel.explorer.jobs import Job, Jobs
@@ -26,7 +27,6 @@ from imel.pictures.rendering import (
     pose,
     prepare_drawing,
 )
-from imel.playing import make_environment
 from imel.runs.stored import find_run
 
 

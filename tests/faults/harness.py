@@ -21,8 +21,8 @@ import driver
 import torch
 from driver import AtCall, Fault
 
-from imel.persistence import checkpoint
-from imel.persistence.resume import checkpoints_in
+from imel.checkpoints import checkpoint
+from imel.checkpoints.run_checkpoints import checkpoints_in
 
 AnyFault = Fault | AtCall
 CONTEXT = multiprocessing.get_context("forkserver")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from imel import IMeL
-from imel.persistence.resume import RunCheckpoints
-from imel.workers import Workers
+from imel.checkpoints.run_checkpoints import RunCheckpoints
+from imel.environments.workers import Workers
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from harness import Baseline, Command, command, differences_of_runs, go_on, trai
 
 from forged import put_together, taken_apart
 from imel import IMeL
-from imel.persistence import checkpoint
-from imel.persistence.resume import checkpoints_in, latest_checkpoint
+from imel.checkpoints import checkpoint
+from imel.checkpoints.run_checkpoints import checkpoints_in, latest_checkpoint
 from imel.settings import RidgeSettings
 
 pytest_plugins = ("baseline",)

@@ -11,8 +11,8 @@ from files import mutated
 from harness import same_bits
 
 from imel import IMeL
+from imel.checkpoints import checkpoint
 from imel.errors import CheckpointError
-from imel.persistence import checkpoint
 from small import BATCH, small_model
 
 

@@ -15,10 +15,10 @@ from harness import CONTEXT
 
 from forged import put_together, taken_apart
 from imel import IMeL
+from imel.checkpoints import checkpoint
+from imel.checkpoints.run_checkpoints import latest_checkpoint
 from imel.cli.main import main
 from imel.errors import ImelError
-from imel.persistence import checkpoint
-from imel.persistence.resume import latest_checkpoint
 from small import BATCH, small_model
 
 ROOM = 2**29

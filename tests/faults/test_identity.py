@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from forged import forge, taken_apart
+from imel.checkpoints.run_checkpoints import checkpoints_in
 from imel.cli.main import main
 from imel.errors import ImelError
-from imel.persistence.resume import checkpoints_in
 from imel.runs.stored import find_run
 
 SMALL = "--total-timesteps 384 --n-envs 2 --rollout-size 64 --memory-size 128 --critic-epochs 1"

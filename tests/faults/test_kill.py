@@ -12,7 +12,7 @@ import pytest
 from driver import AtCall, Fault, Stage
 from harness import Baseline, differences_of_runs, go_on, leftovers, train
 
-from imel.persistence.resume import checkpoints_in, latest_checkpoint
+from imel.checkpoints.run_checkpoints import checkpoints_in, latest_checkpoint
 
 pytest_plugins = ("baseline",)
 

@@ -16,7 +16,7 @@ from minari.data_collector import EpisodeBuffer
 
 from imel.datasets import memory_columns, read_dataset, write_minari
 from imel.errors import ImelError
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 from small import BATCH, small_model
 
 NAME = "stranger/data-v0"

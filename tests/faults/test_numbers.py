@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from imel import IMeL
-from imel.policy import POLICIES
+from imel.policies import POLICIES
 from imel.settings import ContextSettings
 from small import BATCH, points, small_model, tensors_of
 from toy import FloatArray, PointEnv

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from harness import TRAIN, Baseline, differences_of_runs
 
-from imel.persistence.resume import checkpoints_in
+from imel.checkpoints.run_checkpoints import checkpoints_in
 
 pytest_plugins = ("baseline",)
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from imel import IMeL
+from imel.checkpoints import checkpoint
 from imel.cli.main import main
 from imel.errors import ImelError
-from imel.persistence import checkpoint
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 from small import small_model
 
 SUFFIXES = (".safetensors", ".zip", ".pkl", ".pt", ".pth", ".npz", ".json", "")

@@ -13,7 +13,7 @@ from driver import AtCall
 from harness import TRAIN, Baseline, differences_of_runs, go_on, train, wait_until
 
 from imel import IMeL
-from imel.persistence.resume import checkpoints_in
+from imel.checkpoints.run_checkpoints import checkpoints_in
 
 pytest_plugins = ("baseline",)
 

@@ -23,12 +23,12 @@ from torch import Tensor
 
 from forged import forge, taken_apart
 from imel import IMeL
+from imel.checkpoints.run_checkpoints import RunCheckpoints, checkpoints_in
 from imel.cli.main import main
 from imel.datasets.source import read_dataset
 from imel.errors import ImelError
 from imel.hub import load_from_hub, pull_from_hub, push_to_hub
-from imel.persistence.resume import RunCheckpoints, checkpoints_in
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 from small import BATCH, small_model
 
 ROOM = 2**29

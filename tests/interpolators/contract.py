@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from imel.experience import Context
-from imel.interpolators.base import Interpolator, Prediction, Weighted
+from imel.data.experience import Context
+from imel.policies.paper.fit import fit_leave_one_out, leave_one_out_error
+from imel.policies.paper.interpolator import Interpolator, Prediction, Weighted
 from imel.settings import FitSettings
-from imel.training import fit_leave_one_out, leave_one_out_error
 from samples import ragged_context, smooth_context
 
 

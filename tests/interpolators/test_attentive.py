@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from contract import LearnerContract
 
-from imel.experience import Context
-from imel.interpolators.attentive import AttentionPath, AttentiveNeuralProcess, AttentiveOptions
-from imel.interpolators.base import Weighted
+from imel.data.experience import Context
+from imel.policies.paper.attentive import AttentionPath, AttentiveNeuralProcess, AttentiveOptions
+from imel.policies.paper.interpolator import Weighted
 from samples import ragged_context
 
 

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from imel.interpolators.base import effective_neighbours, mlp
-from imel.interpolators.nearest import NearestNeighbours, NearestOptions
+from imel.policies.paper.interpolator import effective_neighbours, mlp
+from imel.policies.paper.nearest import NearestNeighbours, NearestOptions
 from samples import ragged_context
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from contract import ExactContract, LearnerContract
 
-from imel.experience import Context
-from imel.interpolators.mki import MeanKernelInterpolation, MkiOptions
+from imel.data.experience import Context
+from imel.policies.paper.mki import MeanKernelInterpolation, MkiOptions
 from samples import ragged_context
 
 

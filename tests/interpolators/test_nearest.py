@@ -8,9 +8,9 @@ import torch
 from contract import ExactContract
 from sklearn.neighbors import KNeighborsRegressor
 
-from imel.experience import Context
-from imel.interpolators.base import Weighted
-from imel.interpolators.nearest import NearestNeighbours, NearestOptions
+from imel.data.experience import Context
+from imel.policies.paper.interpolator import Weighted
+from imel.policies.paper.nearest import NearestNeighbours, NearestOptions
 from samples import ragged_context
 
 

@@ -9,9 +9,9 @@ import torch
 from contract import LearnerContract
 from torch.distributions import Normal, kl_divergence
 
-from imel.experience import Context
-from imel.interpolators.base import Weighted
-from imel.interpolators.neural_process import Latent, NeuralProcess, NeuralProcessOptions
+from imel.data.experience import Context
+from imel.policies.paper.interpolator import Weighted
+from imel.policies.paper.neural_process import Latent, NeuralProcess, NeuralProcessOptions
 from samples import ragged_context
 
 Path = Literal["none", "mean"]

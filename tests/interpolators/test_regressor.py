@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from contract import LearnerContract
 
-from imel.interpolators.base import Weighted
-from imel.interpolators.regressor import Regressor, RegressorOptions
+from imel.policies.paper.interpolator import Weighted
+from imel.policies.paper.regressor import Regressor, RegressorOptions
 from samples import ragged_context
 
 

@@ -30,10 +30,10 @@ from torch import nn
 from imel.algorithm import IMeL
 from imel.bench.tasks import Task
 from imel.bench.udrl import Udrl, UdrlSettings
-from imel.environments import SideBySide
+from imel.environments.making import SideBySide
 from imel.errors import ImelError, nearest_name
-from imel.policy import POLICIES
-from imel.policy.refusal import checked_settings
+from imel.policies import POLICIES
+from imel.policies.refusal import checked_settings
 
 _PUBLISHED = tomllib.loads((resources.files("imel.bench") / "zoo.toml").read_text())
 """Settings of the baselines by algorithm and task."""

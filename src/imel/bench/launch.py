@@ -14,7 +14,7 @@ from imel.bench.pool import Failure, Finished, Pool, Processes
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
-from imel.envpool import usable_cores
+from imel.environments.envpool import usable_cores
 from imel.errors import ImelError
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from imel.errors import ImelError
-from imel.persistence.files import write_atomically
+from imel.files import write_atomically
 
 Row = dict[str, Any]
 

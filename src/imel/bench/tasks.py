@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from imel.envpool import make_envpool
+from imel.environments.envpool import make_envpool
+from imel.environments.simulators import make
 from imel.errors import ImelError, nearest_name
-from imel.simulators import make
 
 Environment = gymnasium.Env[Any, Any]
 Vector = NDArray[np.floating[Any]]

@@ -30,7 +30,7 @@ from imel.cli.arguments import (
     wide_console,
 )
 from imel.errors import SettingsError
-from imel.persistence.files import write_atomically
+from imel.files import write_atomically
 from imel.report.results import Group, Results, TaskResults, cost_ratio, gather
 from imel.runs.plan import Steps
 

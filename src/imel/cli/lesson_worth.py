@@ -15,7 +15,7 @@ from imel.explain import policy_without
 from imel.explain.lesson_words import number
 from imel.explain.reduced import random_lessons
 from imel.explain.worth import Worth, lesson_worth
-from imel.policy import RidgePolicy
+from imel.policies import RidgePolicy
 from imel.runs.evaluation import evaluate
 from imel.runs.lessons import play_sampled
 from imel.runs.stored import StoredRun

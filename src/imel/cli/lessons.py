@@ -25,7 +25,7 @@ from imel.explain.reduced import lesson_sizes
 from imel.explain.worth import Worth
 from imel.pictures.lessons import LessonHistory, deletion_figure, lessons_figure
 from imel.pictures.run import DOTS_PER_INCH
-from imel.policy import ImelPolicy, RidgePolicy
+from imel.policies import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.layout import DELETION, LESSONS
 from imel.runs.lessons import Deletion, delete_lessons

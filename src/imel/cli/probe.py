@@ -18,7 +18,7 @@ from imel.cli.arguments import StoredRunArguments, parse, refuse_repeated_flags,
 from imel.errors import SettingsError
 from imel.pictures.probe import probe_figure
 from imel.pictures.run import DOTS_PER_INCH
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 from imel.probe.contestants import CONTESTANTS, find_contestant
 from imel.probe.measures import KL, Judgement, acting_error, folds_of, judge, memories_of
 from imel.runs.layout import PROBE, PROBE_PICTURE, write_json

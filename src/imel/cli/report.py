@@ -13,7 +13,7 @@ import tyro
 from imel.bench.store import LATEST, Store
 from imel.cli.arguments import parse
 from imel.errors import ImelError, SettingsError
-from imel.persistence.files import write_atomically
+from imel.files import write_atomically
 from imel.report.document import PAPER_FIGURES, make_report, paper_figure, png
 from imel.report.results import Results, gather
 

@@ -20,12 +20,12 @@ import tyro
 from rich.console import Console
 
 from imel.algorithm import IMeL
+from imel.checkpoints.run_checkpoints import differences, latest_checkpoint
 from imel.cli.arguments import Flag, parse, peek
-from imel.envpool import usable_cores
+from imel.environments.envpool import usable_cores
 from imel.errors import CheckpointError, ImelError, SettingsError
-from imel.persistence.resume import differences, latest_checkpoint
 from imel.pictures.run import draw_run
-from imel.policy.refusal import refuse_unused
+from imel.policies.refusal import refuse_unused
 from imel.runs import layout
 from imel.runs.best import best_of
 from imel.runs.plan import Plan, RunArguments, checked, find_policy, read_config, settings_in

@@ -18,12 +18,12 @@ from rich.table import Table
 
 from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.distributions import vector
+from imel.environments.playing import names_in
 from imel.errors import SettingsError
 from imel.explain import Explanation, LessonExplanation, explain, familiarity_of
-from imel.names import DimensionNames
 from imel.pictures.why import Chosen, Why, draw_frames
-from imel.playing import names_in
-from imel.policy import ImelPolicy, RidgePolicy
+from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies.names import DimensionNames
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.lessons import visited_states
 

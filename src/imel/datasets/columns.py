@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from imel.data.memory import Memory
 from imel.errors import ImelError
-from imel.memory import Memory
 
 Array = NDArray[Any]
 Columns = dict[str, Array]

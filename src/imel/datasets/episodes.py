@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from imel.datasets.columns import Array, Columns, Kind, Logged, checked
 from imel.errors import ImelError, nearest_name
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 
 _TOLERANCE = 1e-4
 """By how much of its range an action may lie outside, for rounding."""

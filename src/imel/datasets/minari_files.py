@@ -20,7 +20,7 @@ from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, chec
 from imel.datasets.episodes import logged_episodes, require_same_actions
 from imel.errors import ImelError, one_line
 from imel.extras import require
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 
 _PREFIX = "imel_"
 _IN_INFOS = {

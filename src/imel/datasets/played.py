@@ -10,11 +10,17 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from imel.advantage import estimate_advantages
+from imel.checkpoints.saving import SavedAlgorithm
+from imel.data.advantage import estimate_advantages
 from imel.datasets.columns import Array, Columns
 from imel.datasets.episodes import Episode
-from imel.persistence.saving import SavedAlgorithm
-from imel.playing import Environment, environment_of, make_environment, play, play_policy
+from imel.environments.playing import (
+    Environment,
+    environment_of,
+    make_environment,
+    play,
+    play_policy,
+)
 
 
 def record_episodes(

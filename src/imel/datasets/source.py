@@ -14,7 +14,7 @@ from imel.datasets.minari_files import minari_path, read_minari
 from imel.datasets.tables import read_parquet
 from imel.errors import ImelError, one_line
 from imel.extras import require
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 
 Dataset = str | os.PathLike[str] | Sequence[Episode | Mapping[str, Any] | Any] | Any
 """A Parquet file of `imel export`, a Minari dataset or the id of a local one, or episodes."""

@@ -19,8 +19,8 @@ from torch.utils.tensorboard import SummaryWriter
 from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, checked
 from imel.errors import ImelError, one_line
 from imel.extras import require
-from imel.persistence.files import write_atomically
-from imel.policy import ImelPolicy
+from imel.files import write_atomically
+from imel.policies import ImelPolicy
 
 _FORMAT, _SCHEMA = "imel-transitions", 1
 _KEY = b"imel"

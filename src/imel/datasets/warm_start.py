@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imel.advantage import replayed_advantages, standardise
-from imel.critic import fit_critic
+from imel.checkpoints.saving import SavedAlgorithm
+from imel.data.advantage import replayed_advantages, standardise
+from imel.data.critic import fit_critic
+from imel.data.memory import PRIOR
 from imel.datasets.columns import Logged, trajectories
 from imel.datasets.source import Dataset, read_dataset
 from imel.errors import ImelError
-from imel.kernels import denormals_flushed
-from imel.memory import PRIOR
-from imel.persistence.saving import SavedAlgorithm
+from imel.policies.paper.kernels import denormals_flushed
 
 _CRITIC_FITS = 5
 """Iterations' worth of gradient steps for the critic."""

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from imel.distributions import Categorical
 from imel.errors import ImelError
-from imel.persistence.files import write_atomically
-from imel.policy import ImelPolicy, RidgePolicy
-from imel.ridge import REACH
+from imel.files import write_atomically
+from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies.ridge.features import REACH
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -17,18 +17,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from imel.data.experience import Context
 from imel.deploy.arrays import actions, require_vectors, ridge_arrays
 from imel.errors import ImelError
-from imel.experience import Context
 from imel.extras import require
-from imel.interpolators.attentive import AttentionPath
-from imel.interpolators.mki import MeanKernelInterpolation
-from imel.interpolators.nearest import NearestNeighbours
-from imel.interpolators.neural_process import NeuralProcess, pairs
-from imel.interpolators.regressor import Regressor
-from imel.persistence.files import write_atomically
-from imel.policy import ImelPolicy, RidgePolicy
-from imel.policy.paper import PaperPolicy
+from imel.files import write_atomically
+from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies.paper.attentive import AttentionPath
+from imel.policies.paper.mki import MeanKernelInterpolation
+from imel.policies.paper.nearest import NearestNeighbours
+from imel.policies.paper.neural_process import NeuralProcess, pairs
+from imel.policies.paper.paper_policy import PaperPolicy
+from imel.policies.paper.regressor import Regressor
 
 OPSET = 13
 """Version of the operators: the oldest that has all of them as they are used here."""
@@ -114,7 +114,7 @@ class _Graph:
         return self.add("Add", self.network(value, _layers(network)), linear)
 
     def kernel(self, query: str, keys: Tensor, values: Tensor, normalised: bool = True) -> str:
-        """Add the kernel average of `imel.kernels`."""
+        """Add the kernel average of `imel.policies.paper.kernels`."""
         centre = keys.mean(dim=0)
         keys = keys - centre
         query = self.add("Sub", query, self.constant(centre))

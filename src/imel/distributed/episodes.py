@@ -16,9 +16,9 @@ import numpy as np
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from imel.environments import Named, make_environments
-from imel.rollout import FloatArray, collect
-from imel.simulators import make
+from imel.data.rollout import FloatArray, collect
+from imel.environments.making import Named, make_environments
+from imel.environments.simulators import make
 
 
 @dataclass

@@ -15,11 +15,11 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
+from imel.data.rollout import FloatArray
 from imel.distributed.connection import cores
 from imel.distributed.episodes import Past, new_stream
 from imel.distributed.worker import Worker
 from imel.errors import EnvironmentFaultError, ImelError
-from imel.rollout import FloatArray
 
 _REPLACEMENTS = 4
 """How often in a row one worker may die before that is the user's problem."""

@@ -18,14 +18,14 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
+from imel.data.experience import Rollout
+from imel.data.rollout import Actor, EpisodeClock, FloatArray, OnStep, draw_noise, roll_out
 from imel.distributed.connection import LOCAL, connect
 from imel.distributed.ray_environments import RayEnvironments
 from imel.distributed.worker import Part, Step
-from imel.environments import make_environments
+from imel.environments.making import make_environments
 from imel.errors import SettingsError, SpaceError
-from imel.experience import Rollout
-from imel.policy import ImelPolicy
-from imel.rollout import Actor, EpisodeClock, FloatArray, OnStep, draw_noise, roll_out
+from imel.policies import ImelPolicy
 
 
 class RaySampler:
@@ -63,7 +63,7 @@ class RaySampler:
         generator: torch.Generator,
         on_step: OnStep,
     ) -> tuple[Rollout | None, FloatArray]:
-        """As `imel.rollout.collect`."""
+        """As `imel.data.rollout.collect`."""
         assert isinstance(env, RayEnvironments)
         noise = draw_noise(env, observations, actor, n_steps, clock, generator)
         policy = env.put(_on_cpu(actor))

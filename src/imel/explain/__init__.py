@@ -13,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
+from imel.explain.by_lessons import LessonExplanation, explain_lessons
+from imel.explain.by_memories import explain_memories
 from imel.explain.explanation import Explanation, Kind
 from imel.explain.familiarity import Familiarity, familiarity_of
-from imel.explain.influence import explain_memories
-from imel.explain.lessons import LessonExplanation, explain_lessons
 from imel.explain.reduced import Rows, chosen_rows, policy_without, refuse_other_family
-from imel.names import DimensionNames, names_for
-from imel.policy import ImelPolicy, PaperPolicy, RidgePolicy
+from imel.policies import ImelPolicy, PaperPolicy, RidgePolicy
+from imel.policies.names import DimensionNames, names_for
 
 __all__ = [
     "Explanation",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imel.distributions import Distribution, listed, vector
-from imel.names import DimensionNames
+from imel.policies.names import DimensionNames
 
 Array = NDArray[Any]
 

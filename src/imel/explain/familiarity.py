@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 
 NEIGHBOURS = 5
 """A distance to memory is the mean over this many nearest ones: one alone may be a stray."""

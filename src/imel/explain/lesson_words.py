@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from imel.distributions import vector
 
 if TYPE_CHECKING:
-    from imel.explain.lessons import LessonExplanation
+    from imel.explain.by_lessons import LessonExplanation
 
 Array = NDArray[Any]
 

@@ -10,8 +10,8 @@ import numpy as np
 from imel.explain.lesson_words import short
 
 if TYPE_CHECKING:
+    from imel.explain.by_lessons import LessonExplanation
     from imel.explain.explanation import Explanation
-    from imel.explain.lessons import LessonExplanation
 
 _SHOWN, _LINE = 10, 20
 _LEFT, _BAR, _TRACK, _WIDTH = 110, 120, 300, 620

@@ -16,8 +16,8 @@ import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.explain.lessons import lesson_rows
-from imel.policy import ImelPolicy, RidgePolicy
+from imel.explain.by_lessons import lesson_rows
+from imel.policies import ImelPolicy, RidgePolicy
 
 P = TypeVar("P", bound=ImelPolicy)
 R = TypeVar("R", bound=RidgePolicy)

@@ -22,7 +22,7 @@ from scipy.signal import lfilter
 from torch import Tensor
 
 from imel.errors import ImelError
-from imel.policy import RidgePolicy
+from imel.policies import RidgePolicy
 
 Array = NDArray[Any]
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imel.environments.playing import Environment, make_environment, play_policy, require_spaces
 from imel.errors import ImelError
 from imel.explorer.insight import Insight
 from imel.pictures.rendering import picture
-from imel.playing import Environment, make_environment, play_policy, require_spaces
 
 Array = NDArray[Any]
 

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from imel.errors import ImelError
 from imel.explain import familiarity_of, policy_without
-from imel.interpolators.base import Weighted, effective_neighbours
-from imel.names import DimensionNames
-from imel.policy import ImelPolicy, MkiPolicy, PaperPolicy
+from imel.policies import ImelPolicy, MkiPolicy, PaperPolicy
+from imel.policies.names import DimensionNames
+from imel.policies.paper.interpolator import Weighted, effective_neighbours
 
 Array = NDArray[Any]
 Projection = Literal["features", "states", "dimensions", "run", "taught"]

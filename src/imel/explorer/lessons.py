@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explain import LessonExplanation, policy_without
-from imel.explain.lessons import contributions_at, explain_lessons
+from imel.explain.by_lessons import contributions_at, explain_lessons
 from imel.explain.reduced import lesson_sizes
 from imel.explorer.insight import Colour, Insight, Projection
 from imel.explorer.memory_map import Colouring, Plane, plane_through, scaled_colours
-from imel.names import DimensionNames
 from imel.pictures.lessons import spread
-from imel.policy import ImelPolicy, RidgePolicy
+from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies.names import DimensionNames
 
 Array = NDArray[Any]
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from imel.environments.playing import Environment, make_environment, names_in
 from imel.errors import ImelError
 from imel.explorer.answers import describe_curve, describe_step
 from imel.explorer.episodes import Episode, record, remembered
@@ -24,10 +25,9 @@ from imel.explorer.insight import Colour, Insight, Projection
 from imel.explorer.jobs import Job, Jobs
 from imel.explorer.lessons import LessonInsight, insight_of, lesson_colours, make_lesson_plane
 from imel.explorer.memory_map import Colouring, Plane, colouring, make_plane
-from imel.names import DimensionNames
 from imel.pictures.rendering import UnclearStateError, picture, pose
-from imel.playing import Environment, make_environment, names_in
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
+from imel.policies.names import DimensionNames
 from imel.runs.evaluation import evaluate
 from imel.runs.stored import StoredRun
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
+from imel.checkpoints import checkpoint
 from imel.errors import ImelError
 from imel.extras import require
-from imel.persistence import checkpoint
-from imel.policy import POLICIES
+from imel.policies import POLICIES
 from imel.runs.layout import (
     CONFIG,
     CURVE,

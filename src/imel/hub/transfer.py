@@ -20,12 +20,12 @@ import torch
 from stable_baselines3.common.type_aliases import GymEnv
 
 from imel.algorithm import IMeL
+from imel.checkpoints.checkpoint import LARGEST_FILE
 from imel.errors import ImelError
 from imel.extras import require
+from imel.files import write_atomically
 from imel.hub.card import model_card
-from imel.persistence.checkpoint import LARGEST_FILE
-from imel.persistence.files import write_atomically
-from imel.policy import POLICIES
+from imel.policies import POLICIES
 from imel.runs.layout import (
     CONFIG,
     CURVE,

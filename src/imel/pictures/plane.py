@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imel.errors import SettingsError
-from imel.names import DimensionNames
 from imel.pictures.surface import PolicySurface
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
+from imel.policies.names import DimensionNames
 
 Array = NDArray[np.float64]
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from imel.environments.playing import Environment
 from imel.errors import ImelError, one_line
-from imel.playing import Environment
 
 Array = NDArray[Any]
 

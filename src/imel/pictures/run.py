@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from imel.algorithm import IMeL
+from imel.environments.playing import names_in
 from imel.errors import ImelError
 from imel.pictures.curve import curve_figure, read_curve
 from imel.pictures.plane import (
@@ -21,8 +22,7 @@ from imel.pictures.plane import (
 )
 from imel.pictures.surface import PolicySurface, surface_figure
 from imel.pictures.update import UpdateStep
-from imel.playing import names_in
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 from imel.runs import layout
 from imel.runs.stored import StoredModel, StoredRun, find_run
 

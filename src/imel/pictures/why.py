@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from imel.environments.playing import Environment, environment_of, play_policy
 from imel.errors import ImelError
 from imel.explain import Explanation, LessonExplanation
 from imel.pictures.rendering import UnclearStateError, pixels_of, pose, prepare_drawing
-from imel.playing import Environment, environment_of, play_policy
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 
 Array = NDArray[Any]
 Why = Explanation | LessonExplanation

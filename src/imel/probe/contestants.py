@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from imel.data.experience import Context
 from imel.errors import SettingsError, nearest_name
-from imel.experience import Context
 from imel.extras import require
-from imel.interpolators.base import Interpolator
-from imel.policy import MkiPolicy, NearestPolicy, NpPolicy, PaperPolicy, RegressorPolicy
-from imel.policy.ridge import RidgeOptions
-from imel.ridge import RandomFeatures
+from imel.policies import MkiPolicy, NearestPolicy, NpPolicy, PaperPolicy, RegressorPolicy
+from imel.policies.paper.fit import fit_leave_one_out
+from imel.policies.paper.interpolator import Interpolator
+from imel.policies.ridge.features import RandomFeatures
+from imel.policies.ridge.ridge_policy import RidgeOptions
 from imel.settings import FitSettings
-from imel.training import fit_leave_one_out
 
 Predict = Callable[[Tensor], Tensor]
 Fit = Callable[[Context, torch.Generator], Predict]

@@ -23,10 +23,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from imel.data.experience import Context
 from imel.distributions import Distribution
 from imel.errors import ImelError
-from imel.experience import Context
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 from imel.probe.contestants import Fit
 from imel.settings import RidgeSettings
 

@@ -19,7 +19,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from imel.algorithm import IMeL
 from imel.errors import ImelError
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 from imel.runs import layout
 from imel.runs.evaluation import evaluate
 from imel.runs.plan import Plan

@@ -16,12 +16,12 @@ from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import check_for_correct_spaces
 
-from imel.environments import make_environments
+from imel.environments.making import make_environments
+from imel.environments.playing import LONGEST, play_policy
+from imel.environments.simulators import make
 from imel.errors import ImelError
-from imel.playing import LONGEST, play_policy
-from imel.policy import ImelPolicy
+from imel.policies import ImelPolicy
 from imel.runs.layout import VIDEO
-from imel.simulators import make
 
 EVALUATION_SEED = 10_000
 """Episodes of an evaluation start from here, whatever the run's own seed."""

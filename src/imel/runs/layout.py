@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from imel.errors import ImelError
-from imel.persistence.files import locked, write_atomically
+from imel.files import locked, write_atomically
 
 CONFIG = "config.json"
 PROVENANCE = "provenance.json"

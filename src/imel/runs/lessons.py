@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from imel.environments.playing import environment_of, play_policy
 from imel.explain import policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.explain.worth import PlayedEpisode
-from imel.playing import environment_of, play_policy
-from imel.policy import ImelPolicy, RidgePolicy
+from imel.policies import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
 
 Array = NDArray[Any]

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import tyro
 
 from imel.errors import SettingsError, nearest_name
-from imel.policy import POLICIES, ImelPolicy
+from imel.policies import POLICIES, ImelPolicy
 from imel.runs.trackers import TRACKERS, check_tracker
 from imel.settings import Settings
 from imel.settings.gone import GONE

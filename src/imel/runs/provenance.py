@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from imel.persistence.checkpoint import library_versions
+from imel.checkpoints.checkpoint import library_versions
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 

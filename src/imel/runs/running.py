@@ -17,9 +17,9 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 
 from imel.algorithm import IMeL
-from imel.envpool import threads_for
+from imel.checkpoints.run_checkpoints import RunCheckpoints
+from imel.environments.envpool import threads_for
 from imel.errors import ImelError, SettingsError
-from imel.persistence.resume import RunCheckpoints
 from imel.runs import layout
 from imel.runs.best import Evaluations
 from imel.runs.evaluation import EVALUATION_SEED, evaluate

@@ -18,11 +18,11 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from imel.algorithm import IMeL
+from imel.checkpoints import checkpoint
+from imel.checkpoints.checkpoint import library_versions, path_for
+from imel.checkpoints.model_file import require_entries
+from imel.checkpoints.run_checkpoints import NAME, checkpoints_in, differences
 from imel.errors import CheckpointError, ImelError
-from imel.persistence import checkpoint
-from imel.persistence.checkpoint import library_versions, path_for
-from imel.persistence.model import require_entries
-from imel.persistence.resume import NAME, checkpoints_in, differences
 from imel.runs import layout
 from imel.runs.plan import POLICY_NAMES, Plan
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypedDict
 
-from imel.advantage import Estimator
+from imel.data.advantage import Estimator
 from imel.settings.common import Backend
 from imel.settings.paper import LeaveOut, StdMode
 

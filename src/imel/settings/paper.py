@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from imel.advantage import Estimator
+from imel.data.advantage import Estimator
 from imel.settings.common import Settings
 
 StdMode = Literal["schedule", "constant", "advantage", "paper", "model"]

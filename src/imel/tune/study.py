@@ -23,9 +23,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from imel.bench.run import EVALUATIONS, Run
 from imel.bench.tasks import find_task
+from imel.checkpoints.run_checkpoints import differences
 from imel.errors import ImelError
-from imel.persistence.resume import differences
-from imel.policy.refusal import SIGMA
+from imel.policies.refusal import SIGMA
 from imel.tune.space import Parameter, Values, find_space, overrides, point
 
 JOURNAL = "study.jsonl"

@@ -11,8 +11,8 @@ from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.utils import ConstantSchedule
 
 from imel import algorithm
-from imel.persistence.checkpoint import path_for
-from imel.policy import ImelPolicy
+from imel.checkpoints.checkpoint import path_for
+from imel.policies import ImelPolicy
 
 _ALMOST_NOTHING = 1e-6
 """Where the zoo's linear schedule ends, as a share of its start; IMeL has no rate of 0."""

@@ -1,0 +1,1 @@
+"""Files: models, policies and runs, without pickle."""

@@ -1,0 +1,190 @@
+"""A run's checkpoints: taken between iterations, kept, found again, and continued bit for bit.
+
+Environments made from an id go on in the midst of their episodes: a checkpoint says how they came
+where they are, and changes nothing. Where that cannot be said (environments given as objects, those
+of a sampler or of EnvPool, observations that are no vectors, an episode of more than 10,000 steps)
+every environment is reset at a checkpoint with a seed made from the run's seed and the iteration,
+in the uninterrupted run as well. Either way a run that was killed ends as it would have ended.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import reprlib
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+
+from imel.algorithm import IMeL
+from imel.checkpoints import checkpoint
+from imel.checkpoints.snapshot import pasts_of, restorable
+from imel.environments.making import LONGEST
+from imel.errors import CheckpointError, ImelError
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxdict = _BRIEF.maxlist = 200
+NAME = re.compile(r"iteration-(\d+)" + re.escape(checkpoint.SUFFIX))
+
+
+class RunCheckpoints(BaseCallback):
+    """Saves the model to a folder every few iterations, and keeps the last few files.
+
+    A thread writes what was copied, while the run goes on; the next checkpoint, and the end, wait
+    for it. If one cannot be written, the run ends then, or goes on without it if `go_on_if_full`;
+    the files of before are whole either way.
+
+    Training that ends before its last step leaves a checkpoint of where it stood, if environments
+    can be put back there; it goes when the run has been finished.
+
+    Where environments are reset at checkpoints, it belongs to the run: whoever continues from one
+    of its files has to use it with the same `every`.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        every: int = 20,
+        keep: int = 2,
+        go_on_if_full: bool = False,
+    ) -> None:
+        if every < 1 or keep < 1:
+            raise ImelError("checkpoints are taken every 1 or more iterations, and 1 or more kept")
+        super().__init__()
+        self.folder, self.every, self.keep = Path(folder), every, keep
+        self.go_on_if_full = go_on_if_full
+        self._root = self.folder
+        self._thread = ThreadPoolExecutor(1, "checkpoints")
+        self._writing: Future[None] | None = None
+
+    @property
+    def _algorithm(self) -> IMeL:
+        assert isinstance(self.model, IMeL)
+        return self.model
+
+    def _on_training_start(self) -> None:
+        """Tell at the start where no episode could end between two checkpoints."""
+        self._root = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
+        model = self._algorithm
+        model.checkpointed = True
+        between, limit = self.every * model.n_steps, _episode_limit(model)
+        if limit is not None and limit > max(between, LONGEST if restorable(model) else 0):
+            warnings.warn(
+                f"no episode of {limit} steps can end: environments are reset at checkpoints, "
+                f"every {between} steps of each; take one every {-(-limit // model.n_steps)} "
+                "iterations or more",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _on_rollout_start(self) -> None:
+        model = self._algorithm
+        if model.iteration == 0 or model.iteration % self.every:
+            return
+        if model.iteration == model.resumed_iteration:  # its writer may not have come to tidy up
+            self._tidy()
+        elif not self._save(model):
+            model.restart_environments()
+
+    def _save(self, model: IMeL) -> bool:
+        """Begin to write a checkpoint; return whether environments can go on as they are."""
+        self.wait()
+        standing = model.standing_contents()
+        path = self.folder / f"iteration-{model.iteration:08d}"
+        write = checkpoint.prepare(path, *(standing or model.contents()))
+        self._writing = self._thread.submit(self._write, write)
+        return standing is not None
+
+    def _write(self, write: Callable[[], Path]) -> None:
+        if not self._root.is_dir():  # it would be made again, without the run's other files
+            raise FileNotFoundError(errno.ENOENT, "the folder is gone", str(self._root))
+        if iteration_of(write()) % self.every == 0:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove all checkpoints but the last few scheduled ones."""
+        found = checkpoints_in(self.folder)
+        scheduled = [path for path in found if iteration_of(path) % self.every == 0]
+        for path in set(found) - set(scheduled[-self.keep :]):
+            path.unlink()
+
+    def wait(self) -> None:
+        """Wait until the checkpoint under way is written; raise what went wrong."""
+        writing, self._writing = self._writing, None
+        try:
+            if writing is not None:
+                writing.result()
+        except OSError as error:
+            if not self.go_on_if_full:
+                raise
+            warnings.warn(f"no checkpoint: {error}", RuntimeWarning, stacklevel=2)
+
+    def _on_training_end(self) -> None:
+        model = self._algorithm
+        done = model.learned_timesteps >= model._total_timesteps
+        unscheduled = model.iteration and model.iteration % self.every
+        if not done and unscheduled and pasts_of(model) is not None:
+            self._save(model)
+        self.wait()
+        if done:
+            self._tidy()
+
+    def _on_step(self) -> bool:
+        return True
+
+
+def _episode_limit(model: IMeL) -> int | None:
+    assert model.env is not None
+    try:
+        (spec,) = model.env.get_attr("spec", [0])
+    except (AttributeError, NotImplementedError):  # of a vector of somebody else's
+        return None
+    limit: int | None = getattr(spec, "max_episode_steps", None)
+    return limit
+
+
+def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
+    """The checkpoints in a folder, the oldest first; what a killed writer left is none of them."""
+    found = [path for path in Path(folder).glob("*") if NAME.fullmatch(path.name)]
+    return sorted(found, key=iteration_of)
+
+
+def iteration_of(path: Path) -> int:
+    """Return the iteration in the name of a checkpoint."""
+    match = NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -> Path | None:
+    """The newest checkpoint of a folder, or None where there is none.
+
+    A damaged one is refused; with `fall_back` the newest that is whole is taken in its place.
+    """
+    error: CheckpointError | None = None
+    for path in reversed(checkpoints_in(folder)):
+        try:
+            checkpoint.read(path)
+        except CheckpointError as damage:
+            error = error or damage
+            if not fall_back:
+                break
+        else:
+            return path
+    if error is not None:
+        raise error
+    return None
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two tables, a line each: settings, or library versions."""
+    return [
+        f"{name}: {_BRIEF.repr(then.get(name))} then, {_BRIEF.repr(now.get(name))} now"
+        for name in sorted(then.keys() | now.keys())
+        if then.get(name) != now.get(name)
+    ]

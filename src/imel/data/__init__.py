@@ -1,0 +1,1 @@
+"""Experience: rollouts, memory, normaliser, advantages, critic."""

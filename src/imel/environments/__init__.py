@@ -1,0 +1,1 @@
+"""Environments: making, stepping, replaying and playing them."""

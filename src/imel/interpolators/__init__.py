@@ -1,1 +1,0 @@
-"""Interpolators: models that compute values at states from a context of memories."""

@@ -1,0 +1,1 @@
+"""The paper's policies: interpolators of improved memories."""

@@ -1,0 +1,111 @@
+"""Attentive Neural Process: what the decoder reads at a state is an average over like memories."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from imel.data.experience import Context
+from imel.policies.paper.interpolator import Weighted, mlp
+from imel.policies.paper.kernels import kernel_interpolation, kernel_weights
+from imel.policies.paper.neural_process import (
+    ConditionedNeuralProcess,
+    DeterministicPath,
+    LatentOptions,
+    NeuralProcess,
+    pairs,
+)
+
+
+@dataclass(frozen=True)
+class AttentiveOptions(LatentOptions):
+    """The shape of the attentive Neural Process."""
+
+    features: int = 16
+    """Dimensions of the space in which states attend to memories."""
+
+
+class AttentiveNeuralProcess(NeuralProcess):
+    """A Neural Process whose deterministic path attends to the memories most like the state."""
+
+    options: AttentiveOptions
+
+    def make_path(self, state_dim: int, value_dim: int) -> DeterministicPath | None:
+        """Attention in place of the mean."""
+        options = self.options
+        return AttentionPath(state_dim, value_dim, options.hidden, options.features)
+
+    def condition(self, context: Context) -> ConditionedAttention:
+        """Encode the memories and their keys once."""
+        with torch.no_grad():
+            return ConditionedAttention(self, context)
+
+
+class AttentionPath(DeterministicPath):
+    """sum_i w_i r_i with r_i the encoded memory and w a softmax kernel between learned features.
+
+    It is the interpolation of MKI, applied to representations instead of values.
+    """
+
+    def __init__(
+        self, state_dim: int, value_dim: int, hidden: tuple[int, ...], features: int
+    ) -> None:
+        super().__init__()
+        self.encoder = mlp(state_dim + value_dim, hidden, hidden[-1])
+        self.embed = mlp(state_dim, hidden[:1], features)
+        self.skip = nn.Linear(state_dim, features, bias=False)
+
+    def features(self, states: Tensor) -> Tensor:
+        """Queries and keys."""  # [T, features]
+        features: Tensor = self.embed(states) + self.skip(states)
+        return features
+
+    def condition(self, context: Context) -> AttentionReader:
+        """Keys and encoded memories."""
+        return AttentionReader(self, self.features(context.states), self.encoder(pairs(context)))
+
+    def leave_one_out(self, context: Context, targets: Context) -> Tensor:
+        """Attention to the memories of other episodes."""
+        return kernel_interpolation(
+            self.features(targets.states),
+            self.features(context.states),
+            self.encoder(pairs(context)),
+            targets.episodes,
+            context.episodes,
+        )
+
+
+class AttentionReader:
+    """Attention over a fixed context."""
+
+    def __init__(self, path: AttentionPath, keys: Tensor, encoded: Tensor) -> None:
+        self._features = path.features
+        self._keys = keys
+        self._encoded = encoded
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """The average of encoded memories at each state."""  # [T, h]
+        return self.weights(states) @ self._encoded
+
+    def weights(self, states: Tensor) -> Tensor:
+        """The attention each state pays to each memory."""  # [T, N]
+        with torch.no_grad():
+            return kernel_weights(self._features(states), self._keys)
+
+
+class ConditionedAttention(ConditionedNeuralProcess, Weighted):
+    """The decoder with attention in place. Its weights say where it looked, not what it added."""
+
+    exact: ClassVar[bool] = False
+
+    def __init__(self, model: AttentiveNeuralProcess, context: Context) -> None:
+        super().__init__(model, context)
+        self.values = context.values
+
+    def weights(self, states: Tensor) -> Tensor:
+        """The attention paid to each memory."""  # [T, N]
+        assert isinstance(self._read, AttentionReader)
+        return self._read.weights(states)

@@ -1,0 +1,77 @@
+"""Leave-one-episode-out training of an interpolator (Alg. 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from imel.data.experience import Context
+from imel.policies.paper.interpolator import Interpolator
+from imel.settings import FitSettings
+
+
+class Fit(NamedTuple):
+    """What a fit came to."""
+
+    loss: float  # mean over the gradient steps
+    gradient_steps: int
+
+
+def fit_leave_one_out(
+    interpolator: Interpolator,
+    optimizer: Optimizer,
+    context: Context,
+    settings: FitSettings,
+    generator: torch.Generator,
+) -> Fit | None:
+    """train(model, C), or None where there is nothing to fit.
+
+    A context of one episode has nothing to leave in, and some interpolators have nothing to learn.
+    """
+    if not interpolator.learns or count_episodes(context) < 2 or not settings.gradient_steps:
+        return None
+    losses, parameters = [], list(interpolator.parameters())
+    for rows in _target_rows(context, settings, generator):
+        loss = interpolator.loss(context, context.rows(rows), generator)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(parameters, settings.max_grad_norm, foreach=True)
+        optimizer.step()  # w' = w - alpha dL/dw
+        losses.append(loss.detach())
+    return Fit(float(torch.stack(losses).mean()), len(losses))
+
+
+def leave_one_out_error(interpolator: Interpolator, context: Context, rows: Tensor) -> float | None:
+    """Mean squared error at some rows, each predicted without its episode; None if impossible."""
+    if count_episodes(context) < 2:
+        return None
+    targets = context.rows(rows)
+    with torch.no_grad():
+        prediction = interpolator.leave_one_out(context, targets)
+    return float((prediction.mean - targets.values).square().mean())
+
+
+def count_episodes(context: Context) -> int:
+    """How many episodes a context has rows of."""
+    return int(torch.unique(context.episodes).numel())
+
+
+def _target_rows(
+    context: Context, settings: FitSettings, generator: torch.Generator
+) -> Iterator[Tensor]:
+    """The rows T^m that each gradient step is to predict."""
+    device = context.states.device
+    if settings.leave_out == "each-episode":  # Alg. 4 to the letter: epochs, then episodes
+        episodes = torch.unique(context.episodes)
+        for _ in range(settings.gradient_steps):
+            for episode in episodes:
+                yield torch.nonzero(context.episodes == episode).flatten()
+        return
+    # Paper note 11: the episodes are left out together, each masked from its own targets
+    count = min(settings.targets_per_step, len(context))
+    for _ in range(settings.gradient_steps):
+        yield torch.randperm(len(context), generator=generator)[:count].to(device)

@@ -1,0 +1,109 @@
+"""The contract of an interpolator: what a policy computed from memories must be able to do.
+
+An interpolator learns which states are alike; the memories hold the behaviour. It has
+
+- `condition(context)`: what can be done once for a context is done here. The result maps states
+  to a mean, and to a std if the model has one of its own. It stands until the weights or the
+  memories change; then a new one is made;
+- `leave_one_out(context, targets)`: what it would answer at each target without its episode;
+- `loss(context, targets, generator)`: what leave-one-episode-out training minimises (Alg. 4).
+
+Adding one: subclass `Interpolator`, return a `Conditioned` (or a `Weighted`, if memories have a
+share in the answer), and name it in a policy of `imel.policies`. The tests' contract suite then
+checks it like the others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from imel.data.experience import Context
+
+
+class Prediction(NamedTuple):
+    """What an interpolator answers for some states."""
+
+    mean: Tensor  # [T, d_v]
+    std: Tensor | None = None  # [T, d_v], or None if the model has no opinion
+
+
+class Conditioned(ABC):
+    """An interpolator with its memories in place."""
+
+    @abstractmethod
+    def __call__(self, states: Tensor) -> Prediction:
+        """Answer for normalised states [T, d_s]."""
+
+
+class Weighted(Conditioned):
+    """One in which every memory has a share.
+
+    If `exact`, the answer's mean *is* the sum of the memories' contributions, so that they are not
+    an account of the computation but the computation itself.
+    """
+
+    exact: ClassVar[bool]
+    values: Tensor  # [N, d_v] of the context
+
+    @abstractmethod
+    def weights(self, states: Tensor) -> Tensor:
+        """The share of each memory in the answer for each state."""  # [T, N]
+
+    def __call__(self, states: Tensor) -> Prediction:
+        """Return the sum of the values, each times its weight."""
+        return Prediction(self.weights(states) @ self.values)
+
+    def contributions(self, states: Tensor) -> Tensor:
+        """What each memory adds to the answer; if `exact`, the sum over memories is the mean."""
+        return self.weights(states)[:, :, None] * self.values  # [T, N, d_v]
+
+
+class Interpolator(nn.Module, ABC):
+    """Computes values at states from a context of states with values."""
+
+    predicts_std: ClassVar[bool] = False
+    """Whether its answers have a sigma of their own."""
+
+    @abstractmethod
+    def condition(self, context: Context) -> Conditioned:
+        """Do once what the context allows to be done once."""
+
+    @abstractmethod
+    def leave_one_out(self, context: Context, targets: Context) -> Prediction:
+        """Answer at each target from the context without that target's whole episode."""
+
+    def loss(self, context: Context, targets: Context, generator: torch.Generator) -> Tensor:
+        """What Alg. 4 minimises: the squared error, unless a model has a loss of its own."""
+        del generator  # for models whose loss is an expectation
+        return (self.leave_one_out(context, targets).mean - targets.values).square().mean()
+
+    def embed(self, states: Tensor) -> Tensor:
+        """Return normalised states in the space in which they are compared."""
+        return states
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to fit."""
+        return next(self.parameters(), None) is not None
+
+
+def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
+    """A tanh network."""
+    layers: list[nn.Module] = []
+    width = inputs
+    for size in hidden:
+        layers += [nn.Linear(width, size), nn.Tanh()]
+        width = size
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def effective_neighbours(weights: Tensor) -> Tensor:
+    """exp of the entropy of the weights: how many memories an answer rests on."""  # [T]
+    shares = weights / weights.sum(dim=1, keepdim=True).clamp_min(1e-30)
+    entropy: Tensor = torch.special.entr(shares).sum(dim=1)
+    return entropy.exp()

@@ -1,0 +1,195 @@
+"""Neural Process: a latent variable inferred from the whole context, decoded at each state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import gaussian_nll_loss, softplus
+
+from imel.data.experience import Context
+from imel.policies.paper.interpolator import Conditioned, Interpolator, Prediction, mlp
+
+
+@dataclass(frozen=True)
+class LatentOptions:
+    """The shape of the latent path."""
+
+    hidden: tuple[int, ...] = (128, 128)
+    """Hidden layers of encoder and decoder."""
+    latent: int = 64
+    """Dimensions of the latent variable z."""
+    min_value_std: float = 0.05
+    """The decoder's sigma never falls below this."""
+
+
+@dataclass(frozen=True)
+class NeuralProcessOptions(LatentOptions):
+    """The shape of the Neural Process."""
+
+    deterministic: Literal["none", "mean"] = "none"
+    """A second, deterministic path from context to decoder beside the latent one: the mean of the
+    encoded memories."""
+
+
+class Latent(NamedTuple):
+    """q(z | C): a diagonal normal."""
+
+    mean: Tensor  # [..., d_z]
+    std: Tensor  # [..., d_z]
+
+    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Reparametrised draws."""
+        noise = torch.randn(shape, generator=generator, device=generator.device)
+        return self.mean + self.std * noise.to(self.mean.device)
+
+    def kl(self, other: Latent) -> Tensor:
+        """KL(self || other), summed over latent dimensions."""
+        ratio = (self.std / other.std).square()
+        shift = ((self.mean - other.mean) / other.std).square()
+        return 0.5 * (ratio + shift - 1.0 - ratio.log()).sum(dim=-1)
+
+
+class NeuralProcess(Interpolator):
+    """p(y | s, C) = N(g^w(s, z)), z ~ q(z | C) = N(h^w(C)), trained by the paper's ELBO.
+
+    Acting uses the mean of z. The encoder h^w averages over memories, so the context without an
+    episode is the total less that episode's part: all episodes are left out in one pass.
+    """
+
+    predicts_std: ClassVar[bool] = True
+
+    def __init__(self, state_dim: int, value_dim: int, options: LatentOptions) -> None:
+        super().__init__()
+        self.options = options
+        width = options.hidden[-1]
+        self.encoder = mlp(state_dim + value_dim, options.hidden, width)  # h^w
+        self.to_latent = nn.Linear(width, 2 * options.latent)
+        self.path = self.make_path(state_dim, value_dim)
+        summary = options.latent + (width if self.path is not None else 0)
+        self.decoder = mlp(state_dim + summary, options.hidden, 2 * value_dim)  # g^w
+
+    def make_path(self, state_dim: int, value_dim: int) -> DeterministicPath | None:
+        """What reaches the decoder beside z, if anything."""
+        assert isinstance(self.options, NeuralProcessOptions)
+        if self.options.deterministic == "none":
+            return None
+        return MeanPath(state_dim, value_dim, self.options.hidden)
+
+    def latent(self, encoded: Tensor) -> Latent:
+        """q(z | C) from the mean of the encoded memories."""
+        mean, raw = self.to_latent(encoded).chunk(2, dim=-1)
+        return Latent(mean, 0.1 + 0.9 * raw.sigmoid())
+
+    def decode(self, states: Tensor, summary: Tensor) -> Prediction:
+        """g^w(s, z): mean and sigma of the values at the states."""
+        mean, raw = self.decoder(torch.cat([states, summary], dim=1)).chunk(2, dim=1)
+        return Prediction(mean, self.options.min_value_std + softplus(raw))
+
+    def condition(self, context: Context) -> Conditioned:
+        """Encode the memories once."""
+        with torch.no_grad():
+            return ConditionedNeuralProcess(self, context)
+
+    def leave_one_out(self, context: Context, targets: Context) -> Prediction:
+        """The answer with z at its mean given the other episodes."""
+        _, without, _, member = self._posteriors(context, targets)
+        return self._answer(context, targets, without.mean[member])
+
+    def loss(self, context: Context, targets: Context, generator: torch.Generator) -> Tensor:
+        """The paper's ELBO for each left-out episode, averaged over targets.
+
+        L = E_{q(z|x_1:n)} [ sum_{i in T^m} -log p(y_i | x_i, z) + log q(z|x_1:n) / q(z|C^-m) ]
+        """
+        whole, without, sizes, member = self._posteriors(context, targets)
+        z = whole.sample((sizes.numel(), self.options.latent), generator)  # one for each episode
+        answer = self._answer(context, targets, z[member])
+        assert answer.std is not None
+        misfit = gaussian_nll_loss(
+            answer.mean, targets.values, answer.std.square(), full=True, reduction="none"
+        )
+        return misfit.sum(dim=1).mean() + whole.kl(without).sum() / sizes.sum()
+
+    def _posteriors(
+        self, context: Context, targets: Context
+    ) -> tuple[Latent, Latent, Tensor, Tensor]:
+        """q(z | all), q(z | C^-m) and the size of each left-out episode m; each target's m."""
+        encoded = self.encoder(pairs(context))  # [N, h]
+        without, sizes, member = left_out_means(encoded, context, targets)
+        return self.latent(encoded.mean(dim=0)), self.latent(without), sizes, member
+
+    def _answer(self, context: Context, targets: Context, z: Tensor) -> Prediction:
+        if self.path is None:
+            return self.decode(targets.states, z)
+        read = self.path.leave_one_out(context, targets)
+        return self.decode(targets.states, torch.cat([z, read], dim=1))
+
+
+class ConditionedNeuralProcess(Conditioned):
+    """The decoder with the context's summary in place. Memories have no weights in it."""
+
+    def __init__(self, model: NeuralProcess, context: Context) -> None:
+        self._decode = model.decode
+        self._latent = model.latent(model.encoder(pairs(context)).mean(dim=0)).mean
+        self._read = None if model.path is None else model.path.condition(context)
+
+    def __call__(self, states: Tensor) -> Prediction:
+        """Decode at the latent's mean."""
+        with torch.no_grad():
+            summary = self._latent.expand(len(states), -1)
+            if self._read is not None:
+                summary = torch.cat([summary, self._read(states)], dim=1)
+            return self._decode(states, summary)
+
+
+class DeterministicPath(nn.Module, ABC):
+    """From the context to the decoder without a random variable."""
+
+    @abstractmethod
+    def condition(self, context: Context) -> Callable[[Tensor], Tensor]:
+        """What the decoder is to read at given states."""
+
+    @abstractmethod
+    def leave_one_out(self, context: Context, targets: Context) -> Tensor:
+        """What it is to read at each target without that target's episode."""  # [T, h]
+
+
+class MeanPath(DeterministicPath):
+    """The mean of the encoded memories, the same for every state."""
+
+    def __init__(self, state_dim: int, value_dim: int, hidden: tuple[int, ...]) -> None:
+        super().__init__()
+        self.encoder = mlp(state_dim + value_dim, hidden, hidden[-1])
+
+    def condition(self, context: Context) -> Callable[[Tensor], Tensor]:
+        """The mean over all memories."""
+        mean = self.encoder(pairs(context)).mean(dim=0)
+        return lambda states: mean.expand(states.shape[0], -1)
+
+    def leave_one_out(self, context: Context, targets: Context) -> Tensor:
+        """The mean over the memories of other episodes."""
+        without, _, member = left_out_means(self.encoder(pairs(context)), context, targets)
+        return without[member]
+
+
+def left_out_means(
+    encoded: Tensor, context: Context, targets: Context
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each episode m among the targets the mean [M, h] of the context's rows without it and
+    the number [M] of its rows there, and for each target its episode's place [T]."""
+    episodes, member = torch.unique(targets.episodes, return_inverse=True)
+    place = torch.searchsorted(episodes, context.episodes).clamp_max(episodes.numel() - 1)
+    own = (episodes[place] == context.episodes).to(encoded.dtype)  # [N]
+    sums = encoded.new_zeros(episodes.numel(), encoded.shape[1])
+    sums = sums.index_add(0, place, encoded * own[:, None])
+    sizes = encoded.new_zeros(episodes.numel()).index_add(0, place, own)
+    return (encoded.sum(dim=0) - sums) / (len(context) - sizes)[:, None], sizes, member
+
+
+def pairs(context: Context) -> Tensor:
+    """(s, y)_i side by side, as the encoders take them."""
+    return torch.cat([context.states, context.values], dim=1)  # [N, d_s + d_v]

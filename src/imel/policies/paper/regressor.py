@@ -1,0 +1,53 @@
+"""A plain network in the interpolator's place: the ablation. Does interpolation matter?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from imel.data.experience import Context
+from imel.policies.paper.interpolator import Conditioned, Interpolator, Prediction, mlp
+
+
+@dataclass(frozen=True)
+class RegressorOptions:
+    """The shape of the network."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Hidden layers."""
+
+
+class Regressor(Interpolator):
+    """y(s) = f^w(s), fitted to the memories. Its behaviour is in its weights, not in them.
+
+    There is no context to leave anything out of: leave-one-out is plain regression here.
+    """
+
+    def __init__(self, state_dim: int, value_dim: int, options: RegressorOptions) -> None:
+        super().__init__()
+        self.options = options
+        self.network = mlp(state_dim, options.hidden, value_dim)
+
+    def condition(self, context: Context) -> ConditionedRegressor:
+        """The network needs no memories to answer."""
+        del context
+        return ConditionedRegressor(self)
+
+    def leave_one_out(self, context: Context, targets: Context) -> Prediction:
+        """The network's answer; it does not see the context."""
+        del context
+        return Prediction(self.network(targets.states))
+
+
+class ConditionedRegressor(Conditioned):
+    """The network."""
+
+    def __init__(self, model: Regressor) -> None:
+        self._network = model.network
+
+    def __call__(self, states: Tensor) -> Prediction:
+        """Evaluate the network."""
+        with torch.no_grad():
+            return Prediction(self._network(states))

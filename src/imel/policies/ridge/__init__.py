@@ -1,0 +1,1 @@
+"""`RidgePolicy`: natural policy gradients on random features, in closed form."""

@@ -1,1 +1,0 @@
-"""How a rollout changes a policy: one update for each family."""
