@@ -28,7 +28,7 @@ from imel.report.names import algorithm_name, short_steps, task_title
 from imel.report.results import Results, TaskResults, gather
 from imel.report.scores import MEASURES, scales
 from imel.settings.description import field_docs
-from imel.tune.space import SPACES
+from imel.tune.ranges import RANGES, Choice, Ends, Layers, Multiple, Search
 from pages import PAGES, ROOT
 
 _MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
@@ -318,17 +318,34 @@ def _layers() -> str:
 
 def _search() -> list[tuple[str, ...]]:
     found: dict[tuple[str, str], list[str]] = {}
-    for policy, space in SPACES.items():
-        for parameter in space:
-            found.setdefault((parameter.name, parameter.words), []).append(policy)
+    for policy, space in RANGES.items():
+        for name, search in space.items():
+            found.setdefault((name, _range(search)), []).append(policy)
     return [
         (
             f"`{name}`",
             values,
-            "all" if len(users) == len(SPACES) else ", ".join(f"`{user}`" for user in users),
+            "all" if len(users) == len(RANGES) else ", ".join(f"`{user}`" for user in users),
         )
         for (name, values), users in found.items()
     ]
+
+
+def _range(search: Search) -> str:
+    """Return where a setting is searched, in words."""
+    match search:
+        case Choice(values=values):
+            return ", ".join(f"`{each}`" if isinstance(each, str) else f"{each}" for each in values)
+        case Layers(widths=widths):
+            return f"two layers of {', '.join(map(str, widths))}"
+    words = f"{search.low:g} to {search.high:g}"
+    match search:
+        case Multiple(of=unit):
+            return f"{words} times `{unit}`"
+        case Ends():
+            return f"start and end, each {words}, by its logarithm"
+    # Of whole numbers it goes without saying
+    return f"{words}, by its logarithm" if search.log and search.low % 1 else words
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -9,9 +10,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import fields
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -23,16 +24,17 @@ from matplotlib.image import imread
 from optuna.trial import TrialState
 
 from imel.bench.pool import Failure, Finished, Message, Processes
+from imel.bench.progress import SearchProgress
 from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Row, Store
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
 from imel.runs.plan import POLICY_NAMES
 from imel.settings import RidgeSettings
-from imel.tune.search import Search
-from imel.tune.space import SPACES, distributions, find_space, overrides
+from imel.tune.ranges import RANGES
+from imel.tune.search import search
 from imel.tune.study import JOURNAL, Problem, completed, counted, default_trial, opened
-from imel.tune.tuning import comparison_words, new_seeds
+from imel.tune.tuning import comparison, new_seeds
 
 PROBLEM = Problem("Pendulum-v1", "ridge", 1000, (0, 1), {})
 
@@ -81,7 +83,9 @@ class ScriptedPool:
         self.closed = True
 
 
-class Heard:
+class Heard(SearchProgress):
+    """Keeps what a search says."""
+
     def __init__(self) -> None:
         self.shares: list[float] = []
         self.outcomes: list[float | Failure | None] = []
@@ -100,57 +104,49 @@ def gamma(run: Run) -> float:
 # --- the space ---
 
 
-@pytest.mark.parametrize("policy", SPACES)
+@pytest.mark.parametrize("policy", RANGES)
 @pytest.mark.parametrize("fixed", [{}, {"gamma": 0.9}, {"rollout_size": 512}])
 def test_the_default_settings_are_a_point_of_every_space(
     policy: str, fixed: dict[str, Any]
 ) -> None:
     problem = Problem("hopper", policy, 1000, (0,), fixed)
     default = problem.run(fixed, 0).settings()
-    drawn = overrides(problem.space, problem.default, problem.rest)
+    drawn = problem.space.settings(problem.default, {**default, **default["policy_kwargs"]})
     assert problem.run({**drawn, **fixed}, 0).settings() == default
+    assert not drawn.keys() & fixed.keys()
     study = optuna.create_study()
     study.enqueue_trial(problem.default)
-    trial = study.ask(distributions(problem.space))
+    trial = study.ask(problem.space.distributions)
     assert trial.params == problem.default
-    for name, drawn in problem.default.items():
+    for name, value in problem.default.items():
         distribution = trial.distributions[name]
-        assert distribution._contains(distribution.to_internal_repr(drawn)), name
+        assert distribution._contains(distribution.to_internal_repr(value)), name
 
 
-def test_the_corners_of_every_space_are_settings_that_can_be_made() -> None:
-    for policy in SPACES:
-        problem = Problem("Pendulum-v1", policy, 1000, (0,), {})
-        for seed in range(4):
-            sampler = optuna.samplers.RandomSampler(seed=seed)
-            trial = optuna.create_study(sampler=sampler).ask(distributions(problem.space))
-            settings = problem.run(problem.overrides(trial.params), 0).settings()
-            assert settings["memory_size"] % settings["rollout_size"] == 0
-            assert settings["policy"] == POLICY_NAMES[policy].__name__
+@pytest.mark.parametrize("policy", RANGES)
+def test_the_corners_of_every_space_are_settings_that_can_be_made(policy: str) -> None:
+    problem = Problem("Pendulum-v1", policy, 1000, (0,), {"n_envs": 2})
+    for seed in range(4):
+        sampler = optuna.samplers.RandomSampler(seed=seed)
+        trial = optuna.create_study(sampler=sampler).ask(problem.space.distributions)
+        settings = problem.run(problem.overrides(trial.params), 0).settings()
+        assert settings["memory_size"] % settings["rollout_size"] == 0
+        assert settings["policy"] == POLICY_NAMES[policy].__name__
+        assert settings["n_envs"] == 2
+        changed = {"gamma", "memory_size", "std"} & problem.overrides(trial.params).keys()
+        assert len(changed) == 3
 
 
-def test_every_policy_has_a_space_of_settings_and_options_that_it_uses() -> None:
-    assert SPACES.keys() == POLICY_NAMES.keys()
-    for policy, space in SPACES.items():
-        chosen = POLICY_NAMES[policy]
-        names = [parameter.name for parameter in space]
-        used = {
-            f.name for cls in (chosen.settings_class, chosen.options_class) for f in fields(cls)
-        }
-        assert set(names) <= used
-        assert len(set(names)) == len(names)
-        bounds = {"trust_region"} if policy == "ridge" else {"kl_budget"}
-        assert bounds | {"std", "gamma", "memory_size"} <= set(names)
+def test_every_policy_has_a_space_and_others_are_refused() -> None:
+    assert RANGES.keys() == POLICY_NAMES.keys()
+    with pytest.raises(SettingsError, match="did you mean 'nearest'"):
+        _ = Problem("Pendulum-v1", "nearst", 1000, (0,), {}).space
 
 
-def test_what_is_fixed_is_not_searched_and_reaches_every_run() -> None:
-    space = find_space("mki", ["gamma"])
-    assert "gamma" not in {parameter.name for parameter in space}
-    problem = Problem("Pendulum-v1", "mki", 1000, (0,), {"gamma": 0.9, "n_envs": 2})
-    settings = problem.run(problem.overrides(problem.default), 0).settings()
-    assert (settings["gamma"], settings["n_envs"]) == (0.9, 2)
-    with pytest.raises(SettingsError, match="no space is declared for 'nearst'; did you mean"):
-        find_space("nearst", [])
+def test_sigma_is_not_searched_where_actions_are_discrete() -> None:
+    names = Problem("CartPole-v1", "ridge", 1000, (0,), {}).space.distributions.keys()
+    assert "gamma" in names
+    assert not names & {"std", "std_rate"}
 
 
 def test_defaults_beside_the_space_are_run_as_they_are() -> None:
@@ -167,7 +163,7 @@ def test_defaults_beside_the_space_are_run_as_they_are() -> None:
 def test_the_first_trial_is_the_default_and_the_best_is_the_highest_mean(tmp_path: Path) -> None:
     pool, heard = ScriptedPool(lambda run: gamma(run) + run.seed), Heard()
     with opened(tmp_path, PROBLEM, seed=0) as (study, _):
-        Search(study, PROBLEM, pool, heard).run(6)
+        search(study, PROBLEM, pool, heard, 6)
         assert pool.started[0].settings() == PROBLEM.run({}, 0).settings()
         assert [run.seed for run in pool.started[:2]] == [0, 1]
         default = default_trial(study, PROBLEM)
@@ -187,7 +183,7 @@ def test_a_trial_behind_the_median_is_pruned_and_its_second_seed_never_run(tmp_p
     values = iter([1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 2.2, 5.0, 5.0])
     pool, heard = ScriptedPool(lambda run: next(values)), Heard()
     with opened(tmp_path, PROBLEM, seed=0) as (study, _):
-        Search(study, PROBLEM, pool, heard).run(6)
+        search(study, PROBLEM, pool, heard, 6)
         assert heard.outcomes == [1.0, 2.0, 3.0, 4.0, None, 5.0]
         assert pool.stopped == [4]
         pruned = study.trials[4]
@@ -203,7 +199,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on(tmp_path: Path) -> None:
     problem = Problem("Pendulum-v1", "mki", 1000, (0,), {})
     pool, heard = ScriptedPool(lambda run: next(outcomes), jobs=2), Heard()
     with opened(tmp_path, problem, seed=0) as (study, _):
-        Search(study, problem, pool, heard).run(4)
+        search(study, problem, pool, heard, 4)
         states = [trial.state for trial in study.trials]
         assert states.count(TrialState.FAIL) == 2
         assert study.trials[1].user_attrs["error"] == "it rained"
@@ -214,7 +210,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on(tmp_path: Path) -> None:
 
 
 def ask(study: optuna.Study) -> optuna.Trial:
-    return study.ask(distributions(PROBLEM.space))
+    return study.ask(PROBLEM.space.distributions)
 
 
 def test_trials_running_at_a_kill_are_failed_and_not_counted(tmp_path: Path) -> None:
@@ -230,12 +226,12 @@ def test_trials_running_at_a_kill_are_failed_and_not_counted(tmp_path: Path) -> 
         ]
         assert [trial.number for trial in counted(study)] == [0]
         pool = ScriptedPool(gamma)
-        Search(study, PROBLEM, pool, Heard()).run(3)
+        search(study, PROBLEM, pool, Heard(), 3)
         assert [trial.number for trial in counted(study)] == [0, 3, 4]
         assert drawn not in [trial.params for trial in counted(study)]
     with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         pool = ScriptedPool(gamma)
-        Search(study, PROBLEM, pool, Heard()).run(3)
+        search(study, PROBLEM, pool, Heard(), 3)
         assert pool.started == []
 
 
@@ -264,12 +260,19 @@ def test_a_journal_cut_in_the_middle_of_a_line_loses_that_line_only(tmp_path: Pa
 def test_a_study_is_of_one_problem(tmp_path: Path) -> None:
     with opened(tmp_path, PROBLEM, seed=0):
         pass
-    other = Problem("Pendulum-v1", "ridge", 2000, (0, 1), {})
+    other = dataclasses.replace(PROBLEM, steps=2000)
     with (
         pytest.raises(ImelError, match=r"something else \(steps: 1000 then, 2000 now\)"),
         opened(tmp_path, other, seed=0),
     ):
         pass
+
+
+@pytest.mark.parametrize("content", ["no study\n", "[1]\n", '{"op_code": 0}\n'])
+def test_a_file_that_is_no_study_is_refused_in_one_line(content: str, tmp_path: Path) -> None:
+    (tmp_path / JOURNAL).write_text(content * 2)
+    with pytest.raises(ImelError, match=r"^\S+ is not a study: .*$"):
+        opened(tmp_path, PROBLEM, seed=0).__enter__()
 
 
 # --- a study of several processes ---
@@ -284,7 +287,7 @@ def work_on(folder: Path, trials: int, start: Event, done: Connection) -> None:
         return gamma(run)
 
     with opened(folder, PROBLEM, seed=0) as (study, last):
-        Search(study, PROBLEM, ScriptedPool(slow), Heard()).run(trials)
+        search(study, PROBLEM, ScriptedPool(slow), Heard(), trials)
         done.send(last())
 
 
@@ -325,32 +328,36 @@ def test_trials_of_a_killed_process_are_made_up_for_by_the_last(tmp_path: Path) 
     other.start()
     drawn = ours.recv()
     with opened(tmp_path, PROBLEM, seed=0) as (study, last):
-        Search(study, PROBLEM, ScriptedPool(gamma), Heard()).run(3)
+        search(study, PROBLEM, ScriptedPool(gamma), Heard(), 3)
         assert len(counted(study)) == 2, "the third is under way elsewhere"
         other.kill()
         other.join()
         assert last()
         assert [trial.number for trial in counted(study)] == [1, 2]
         pool = ScriptedPool(gamma)
-        Search(study, PROBLEM, pool, Heard()).run(3)
+        search(study, PROBLEM, pool, Heard(), 3)
         assert len(counted(study)) == 3
         assert drawn == PROBLEM.default
         assert default_trial(study, PROBLEM) is not None
 
 
-def test_nobody_joins_a_study_that_is_being_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imel.tune.study._SECONDS_TO_OPEN", 0.2)
+@pytest.mark.filterwarnings("ignore:waiting for the process")
+def test_a_study_that_is_being_finished_is_waited_for(tmp_path: Path) -> None:
+    joined = threading.Event()
+
+    def join() -> None:
+        with opened(tmp_path, PROBLEM, seed=0):
+            joined.set()
+
     with opened(tmp_path, PROBLEM, seed=0) as (_, last):
         with opened(tmp_path, PROBLEM, seed=0) as (_, other_last):
             assert not other_last()
         assert last()
-        with (
-            pytest.raises(ImelError, match="another process is finishing the study in"),
-            opened(tmp_path, PROBLEM, seed=0),
-        ):
-            pass
+        thread = threading.Thread(target=join)
+        thread.start()
+        assert not joined.wait(0.3)
+    thread.join()
+    assert joined.is_set()
 
 
 # --- confirmation and command ---
@@ -359,28 +366,29 @@ def test_nobody_joins_a_study_that_is_being_finished(
 def test_a_comparison_is_of_seeds_nobody_searched_on() -> None:
     problem = Problem("Pendulum-v1", "mki", 1000, (0, 1001), {})
     assert new_seeds(problem, 3) == [1000, 1002, 1003]
-    *listed, said = comparison_words([10.0, 11.0, 12.0, 13.0], [1.0, 2.0, 3.0, 11.5])
+    (*listed, said), better = comparison([10.0, 11.0, 12.0, 13.0], [1.0, 2.0, 3.0, 10.0])
     assert listed[0] == "    best: 10.0 11.0 12.0 13.0  (mean 11.5)"
-    assert listed[1] == " default: 1.0 2.0 3.0 11.5  (mean 4.4)"
+    assert listed[1] == " default: 1.0 2.0 3.0 10.0  (mean 4.0)"
     found = re.search(r"4 new seeds .* return (\S+) \[(\S+), (\S+)\]", said)
     assert found is not None
     value, low, high = map(float, found.groups())
-    assert low < value == 11.5 - 2.5 < high
-    assert said.endswith(f"P(better) = {14 / 16:.2f}")
+    assert 0.0 < low < value == 11.5 - 2.5 < high
+    assert better
+    assert said.endswith(f"P(better) = {15.5 / 16:.2f}")
+
+
+@pytest.mark.parametrize(
+    "best", [[1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 3.0, 9.0], [9.0]], ids=["equal", "unsure", "single"]
+)
+def test_settings_are_not_called_better_without_evidence(best: list[float]) -> None:
+    lines, better = comparison(best, [1.0, 2.0, 3.0, 4.0][: len(best)])
+    assert not better
+    assert lines[-1] == "not shown to be better than the default ones"
 
 
 def command(*words: str) -> list[str]:
-    return [
-        "tune",
-        "Pendulum-v1",
-        "--policy",
-        "regressor",
-        "--steps",
-        "256",
-        "--seeds",
-        "0",
-        *words,
-    ]
+    fixed = ("--policy", "regressor", "--steps", "256", "--seeds", "0")
+    return ["tune", "Pendulum-v1", *fixed, *words]
 
 
 def test_the_best_settings_are_written_as_a_config_that_train_takes(
@@ -400,6 +408,7 @@ def test_the_best_settings_are_written_as_a_config_that_train_takes(
     if "no better settings" not in output:
         assert [row["seed"] for row in rows if row["final"]] == [1000, 1000]
         assert "on 1 new seeds the best settings return" in output
+        assert "use it" not in output  # of a single seed nothing follows
         assert best["policy_kwargs"] in [row["settings"]["policy_kwargs"] for row in rows]
 
     # The same command has nothing left to do, and says the same
@@ -413,12 +422,9 @@ def test_the_best_settings_are_written_as_a_config_that_train_takes(
     assert main(["train", *config, "--eval-episodes", "1"]) == 0
     trained = json.loads((run / "config.json").read_text())
     assert {name: trained[name] for name in best} == best
-    assert (best["env"], best["policy"], best["total_timesteps"]) == (
-        "Pendulum-v1",
-        "regressor",
-        256,
-    )
-    assert (best["n_envs"], best["rollout_size"], best["gradient_steps"]) == (2, 64, 1)
+    chosen = {"env": "Pendulum-v1", "policy": "regressor", "total_timesteps": 256}
+    chosen |= {"n_envs": 2, "rollout_size": 64, "gradient_steps": 1}
+    assert {name: best[name] for name in chosen} == chosen
 
 
 @pytest.mark.parametrize(
