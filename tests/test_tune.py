@@ -29,9 +29,8 @@ from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Row, Store
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
-from imel.runs.plan import POLICY_NAMES
-from imel.settings import RidgeSettings
-from imel.tune.ranges import RANGES
+from imel.policies import RidgePolicy
+from imel.registry import find_policy, policy_names
 from imel.tune.search import search
 from imel.tune.study import JOURNAL, Problem, completed, counted, default_trial, opened
 from imel.tune.tuning import comparison, new_seeds
@@ -104,14 +103,14 @@ def gamma(run: Run) -> float:
 # --- the space ---
 
 
-@pytest.mark.parametrize("policy", RANGES)
+@pytest.mark.parametrize("policy", policy_names())
 @pytest.mark.parametrize("fixed", [{}, {"gamma": 0.9}, {"rollout_size": 512}])
 def test_the_default_settings_are_a_point_of_every_space(
     policy: str, fixed: dict[str, Any]
 ) -> None:
     problem = Problem("hopper", policy, 1000, (0,), fixed)
     default = problem.run(fixed, 0).settings()
-    drawn = problem.space.settings(problem.default, {**default, **default["policy_kwargs"]})
+    drawn = problem.space.settings(problem.default, default)
     assert problem.run({**drawn, **fixed}, 0).settings() == default
     assert not drawn.keys() & fixed.keys()
     study = optuna.create_study()
@@ -123,7 +122,7 @@ def test_the_default_settings_are_a_point_of_every_space(
         assert distribution._contains(distribution.to_internal_repr(value)), name
 
 
-@pytest.mark.parametrize("policy", RANGES)
+@pytest.mark.parametrize("policy", policy_names())
 def test_the_corners_of_every_space_are_settings_that_can_be_made(policy: str) -> None:
     problem = Problem("Pendulum-v1", policy, 1000, (0,), {"n_envs": 2})
     for seed in range(4):
@@ -131,14 +130,13 @@ def test_the_corners_of_every_space_are_settings_that_can_be_made(policy: str) -
         trial = optuna.create_study(sampler=sampler).ask(problem.space.distributions)
         settings = problem.run(problem.overrides(trial.params), 0).settings()
         assert settings["memory_size"] % settings["rollout_size"] == 0
-        assert settings["policy"] == POLICY_NAMES[policy].__name__
+        assert find_policy(settings["policy"]) is find_policy(policy)
         assert settings["n_envs"] == 2
         changed = {"gamma", "memory_size", "std"} & problem.overrides(trial.params).keys()
         assert len(changed) == 3
 
 
-def test_every_policy_has_a_space_and_others_are_refused() -> None:
-    assert RANGES.keys() == POLICY_NAMES.keys()
+def test_a_policy_that_is_unknown_is_refused() -> None:
     with pytest.raises(SettingsError, match="did you mean 'nearest'"):
         _ = Problem("Pendulum-v1", "nearst", 1000, (0,), {}).space
 
@@ -152,9 +150,9 @@ def test_sigma_is_not_searched_where_actions_are_discrete() -> None:
 def test_defaults_beside_the_space_are_run_as_they_are() -> None:
     problem = Problem("Pendulum-v1", "ridge", 1000, (0,), {"rollout_size": 60})
     assert problem.default["memory_size / rollout_size"] == 16  # the most there are
-    assert RidgeSettings.memory_size > 16 * 60
+    assert RidgePolicy.Settings.memory_size > 16 * 60
     settings = problem.run(problem.overrides(problem.default), 0).settings()
-    assert settings["memory_size"] == RidgeSettings.memory_size
+    assert settings["memory_size"] == RidgePolicy.Settings.memory_size
 
 
 # --- the search ---
@@ -169,7 +167,7 @@ def test_the_first_trial_is_the_default_and_the_best_is_the_highest_mean(tmp_pat
         default = default_trial(study, PROBLEM)
         assert default is not None
         assert default.number == 0
-        usual = RidgeSettings.gamma
+        usual = RidgePolicy.Settings.gamma
         assert default.value == pytest.approx(usual + 0.5)
         assert default.user_attrs["returns"] == [usual, usual + 1.0]
         gammas = [gamma(run) for run in pool.started if run.seed == 1]
@@ -409,7 +407,7 @@ def test_the_best_settings_are_written_as_a_config_that_train_takes(
         assert [row["seed"] for row in rows if row["final"]] == [1000, 1000]
         assert "on 1 new seeds the best settings return" in output
         assert "use it" not in output  # of a single seed nothing follows
-        assert best["policy_kwargs"] in [row["settings"]["policy_kwargs"] for row in rows]
+        assert best["hidden"] in [row["settings"]["hidden"] for row in rows]
 
     # The same command has nothing left to do, and says the same
     assert main([*words, *fixed]) == 0

@@ -23,10 +23,10 @@ from stable_baselines3.common.utils import ConstantSchedule
 
 from imel import IMeL, zoo
 from imel.bench.tasks import TASKS
-from imel.policies import POLICIES
-from imel.settings import FitSettings, parse_schedule
+from imel.policies.paper.paper_policy import FitSettings
+from imel.settings import parse_schedule
 from imel.zoo import HYPERPARAMETERS, __main__
-from small import FITTED, answers, points, small_model, tensors_of
+from small import FITTED, POLICIES, answers, points, small_model, tensors_of
 
 ENV = "Pendulum-v1"
 STEPS = 1600
@@ -171,7 +171,7 @@ def test_every_entry_of_the_file_is_a_valid_model(hyperparameters: dict[str, Any
         settings = dict(entry)
         policy = POLICIES[settings.pop("policy")]
         assert settings.pop("n_timesteps") > 0
-        assert policy.settings_class().updated(settings).n_envs == settings["n_envs"]
+        assert policy.Settings().updated(settings).n_envs == settings["n_envs"]
         assert env_id == "default" or gymnasium.spec(env_id)
 
 
@@ -249,7 +249,7 @@ def test_a_seed_given_when_loading_starts_random_numbers_anew(tmp_path: Path) ->
 
     def noise(seed: int | None) -> Any:
         loaded = IMeL.load(tmp_path / "model", seed=seed)
-        drawn = torch.rand(1, generator=loaded.generator)
+        drawn = torch.rand(1, generator=loaded.learner.generator)
         return loaded.seed, drawn, loaded.predict(answers(loaded)[:, :1] * np.ones(2))[0]
 
     (seed, drawn, actions), (_, drawn_again, actions_again) = noise(7), noise(7)

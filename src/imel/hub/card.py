@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from scipy.stats import bootstrap
 
-from imel.checkpoints import checkpoint
+from imel.checkpoints import Checkpoint
 from imel.errors import ImelError
 from imel.extras import require
-from imel.policies import POLICIES
+from imel.registry import loaded_policy
 from imel.runs import layout
 from imel.runs.layout import read_evaluation, read_table
 
@@ -75,14 +75,15 @@ What is not named has imel's default. `imel train --config config.json` trains i
 
 def model_card(folder: Path, repo_id: str, licence: str | None = None) -> str:
     """The card of the run in a folder, as it would be published under a name."""
-    _, manifest = checkpoint.read(folder / layout.MODEL)
+    manifest = Checkpoint.read(folder / layout.MODEL).document
     config, provenance = (read_table(folder / n) for n in (layout.CONFIG, layout.PROVENANCE))
     evaluation, policy = read_evaluation(folder / layout.EVALUATION), manifest["policy"]
     env = config.get("env") or evaluation.get("env")
     for name in (policy, *([env] if env else [])):
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise ImelError(f"{folder} names no policy or environment: {reprlib.repr(name)}")
-    usual = POLICIES[policy].settings_class().as_json() if policy in POLICIES else {}
+    known = loaded_policy(policy)
+    usual = known.Settings().as_json() if known else {}
     settings = {n: v for n, v in sorted(manifest["settings"].items()) if usual.get(n) != v}
     training = {
         "environment": env or "unknown",

@@ -23,7 +23,7 @@ from imel.checkpoints.checkpoint import LARGEST_FILE
 from imel.errors import ImelError
 from imel.extras import require
 from imel.hub.card import model_card
-from imel.policies import POLICIES
+from imel.registry import loaded_policy
 from imel.runs import layout
 from imel.runs.layout import CONFIG, EVALUATION, MODEL, read_evaluation, read_table, write_json
 from imel.runs.stored import differences_to_config, outcome_of, read_own
@@ -195,7 +195,7 @@ def _require_small(path: Path, size: int) -> None:
 def _check(folder: Path) -> None:
     """Refuse a damaged model, and files that are not what their names say."""
     manifest = read_own(folder / MODEL, folder)
-    if manifest["policy"] in POLICIES:  # a class of somebody's own is not here to be asked
+    if loaded_policy(manifest["policy"]):  # a class of somebody's own is not here to be asked
         IMeL.load(folder / MODEL)
     config, evaluation = read_table(folder / CONFIG), read_evaluation(folder / EVALUATION)
     claimed = {"env": config.get("env"), "timesteps": manifest["progress"]["num_timesteps"]}

@@ -7,8 +7,9 @@ the space, and the first trial.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any, get_type_hints
 
 from optuna.distributions import (
     BaseDistribution,
@@ -17,18 +18,25 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from imel.tune.ranges import Choice, Ends, Layers, Multiple, Search
+from imel.settings import Choice, Ends, Layers, Multiple, Search, Settings
 
 Values = Mapping[str, Any]
 """Settings by name, or a point of the space: what was drawn, by Optuna's labels."""
 
 
 class Space:
-    """The settings that are searched, by name; `whole` are those that are whole numbers."""
+    """The settings of a policy that declare a search, less those that are left out."""
 
-    def __init__(self, searched: Mapping[str, Search], whole: set[str]) -> None:
-        self._searched = searched
-        self._parts = {name: _parts(name, each, name in whole) for name, each in searched.items()}
+    def __init__(self, settings: type[Settings], left_out: Collection[str]) -> None:
+        declared = {each.name: each.metadata.get("search") for each in fields(settings)}
+        self._searched = {
+            name: search for name, search in declared.items() if search and name not in left_out
+        }
+        hints = get_type_hints(settings)
+        self._parts = {
+            name: _parts(name, search, hints[name] is int)
+            for name, search in self._searched.items()
+        }
         self.distributions = {k: each for part in self._parts.values() for k, each in part.items()}
         """What is drawn for a point of the space, by label."""
 

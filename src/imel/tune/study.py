@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import typing
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -27,10 +26,9 @@ from optuna.trial import FrozenTrial, TrialState
 from imel.bench.run import EVALUATIONS, Run
 from imel.bench.tasks import find_task
 from imel.checkpoints.run_checkpoints import differences
-from imel.errors import ImelError, SettingsError, nearest_name, one_line
-from imel.policies.refusal import SIGMA
-from imel.runs.plan import POLICY_NAMES
-from imel.tune.ranges import RANGES
+from imel.errors import ImelError, one_line
+from imel.registry import find_policy
+from imel.settings import marked
 from imel.tune.space import Space
 
 JOURNAL = "study.jsonl"
@@ -57,19 +55,11 @@ class Problem:
     @cached_property
     def space(self) -> Space:
         """What is searched; nothing about sigma where actions are discrete."""
-        if self.policy not in RANGES:
-            raise SettingsError(f"no policy '{self.policy}'; {nearest_name(self.policy, RANGES)}")
+        declared = find_policy(self.policy).Settings
         with contextlib.closing(find_task(self.task).make()) as env:
-            unused = () if isinstance(env.action_space, spaces.Box) else SIGMA
-        searched = {
-            name: search
-            for name, search in RANGES[self.policy].items()
-            if name not in self.fixed and name not in unused
-        }
-        policy = POLICY_NAMES[self.policy]
-        hints = typing.get_type_hints(policy.options_class)
-        hints |= typing.get_type_hints(policy.settings_class)
-        return Space(searched, {name for name in searched if hints[name] is int})
+            discrete = not isinstance(env.action_space, spaces.Box)
+        left_out = {*self.fixed, *(marked(declared, "sigma") if discrete else ())}
+        return Space(declared, left_out)
 
     @cached_property
     def default(self) -> dict[str, Any]:
@@ -78,8 +68,7 @@ class Problem:
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
-        settings = self.run(self.fixed, seed=0).settings()
-        return {**settings, **settings["policy_kwargs"]}
+        return self.run(self.fixed, seed=0).settings()
 
     def overrides(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """The settings at a point of the space that are not the default ones."""

@@ -16,7 +16,7 @@ from stable_baselines3.common.type_aliases import GymEnv
 
 from imel import algorithm
 from imel.checkpoints.checkpoint import path_for
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 ALGORITHM = "imel"
 HYPERPARAMETERS = Path(__file__).with_name("imel.yml")
@@ -28,7 +28,7 @@ _ALMOST_NOTHING = 1e-6
 class IMeL(algorithm.IMeL):
     """Improved Memories Learning, with the zoo's schedules, its file names and its way to load."""
 
-    def __init__(self, policy: str | type[ImelPolicy], env: GymEnv | None, **arguments: Any):
+    def __init__(self, policy: str | type[Policy], env: GymEnv | None, **arguments: Any):
         super().__init__(policy, env, **_with_plain_schedule(arguments))
 
     def save(  # type: ignore[override]
