@@ -30,7 +30,7 @@ from imel.report.results import Results, TaskResults, gather
 from imel.report.scores import MEASURES, scales
 from imel.settings import Choice, Ends, Layers, Multiple, Search, field_docs
 from pages import PAGES, ROOT
-from tests.small import POLICIES
+from small import POLICIES
 
 _MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 _UNUSED = "–"

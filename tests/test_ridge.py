@@ -249,22 +249,23 @@ class Watch:
         self.kls: list[float] = []
         self.peaks: list[float] = []
         self.shares: list[float] = []
-        update: Any = model.update
+        update: Any = model.learner.update
         self.policy = model.policy
         self.step: Any = update._step
         update._step = self
 
     def __call__(
-        self, model: IMeL, means: Tensor, improvements: Tensor, share: float, new: int
-    ) -> None:
+        self, means: Tensor, improvements: Tensor, share: float, new: int
+    ) -> dict[str, float]:
         states = self.policy.memory.column("states")
         before, stds = self.policy.act(states)
-        self.step(model, means, improvements, share, new)
+        stats: dict[str, float] = self.step(means, improvements, share, new)
         self.shares.append(share)
         after, _ = self.policy.act(states)
         kls = shift_kls(after - before, stds)
         self.kls.append(float(kls[-new:].mean()))
         self.peaks.append(float(kls.max()))
+        return stats
 
 
 @pytest.mark.parametrize("trust_region", [0.001, 0.1])
