@@ -67,5 +67,5 @@ def test_neighbours_are_told_apart_at_the_edge_of_the_normalised_range() -> None
     states = (9.0 + 0.01 * torch.arange(60.0))[:, None].expand(60, 3)
     values = torch.arange(60.0)[:, None]
     context = Context(states, values, torch.zeros(60, dtype=torch.int64))
-    answer = NearestNeighbours(3, 1, NearestSettings(1)).condition(context)(states).mean
+    answer = NearestNeighbours(3, 1, NearestSettings(neighbours=1)).condition(context)(states).mean
     assert torch.equal(answer, values)
