@@ -232,12 +232,14 @@ def test_the_card_says_what_the_run_was(run: Path) -> None:
     low, high = map(float, interval(RETURNS).split(" to "))
     assert min(RETURNS) < low < np.mean(RETURNS) < high < max(RETURNS)
     assert interval([5.0]) == interval([5.0, 5.0]) == "unknown"
-    assert f"| 95 % interval of the mean | {low:.2f} to {high:.2f} |" in card
-    assert "| `trust_region` | `0.1` |" in card
-    assert "| environment steps | 128 |" in card
-    assert "| commit of imel | " + "ab" * 20 + " |" in card
+    assert (
+        f"**-121.00** (95 % interval {low:.2f} to {high:.2f}; worst -140.00, best -90.00)" in card
+    )
+    assert "`trust_region=0.1`" in card
+    assert "Trained for 128 environment steps, seed 0" in card
+    assert "imel at commit " + "ab" * 20 + "." in card
     assert 'load_from_hub("me/pendulum", env="Pendulum-v1")' in card
-    assert "![Return of the training episodes](curve.png)" in card
+    assert "![Training returns](curve.png)" in card
     assert "policy.png" not in card  # which this run has not
     assert "No licence was chosen" in card
     assert "gamma" not in card  # as it is by default

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import reprlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,9 @@ from imel.registry import loaded_policy
 from imel.runs import layout
 from imel.runs.layout import read_evaluation, read_table
 
-_SEED = 20_200_810
 _NAME = re.compile(r"[\w.:/-]{1,200}")
 """What names of environments and policies consist of: nothing that a card takes for its own."""
-_PICTURES = {
-    layout.CURVE: "Return of the training episodes",
-    layout.POLICY: "The policy and its memories",
-}
+_PICTURES = {layout.CURVE: "Training returns", layout.POLICY: "The policy and its memories"}
 _CARD = """\
 ---
 {metadata}
@@ -38,9 +33,11 @@ _CARD = """\
 
 A policy trained by Improved Memories Learning ([IMeL, arXiv 2008.10433](https://arxiv.org/abs/2008.10433)).
 Each of its experiences was annotated with an improved action, and the policy is computed from those
-experiences.
+experiences. {licence}
 
-{results}## Use
+{results}
+
+## Use
 
 ```console
 pip install 'imel[hub]'
@@ -59,62 +56,49 @@ The model is a safetensors file with checksums. Loading it runs no code.
 
 ## Training
 
-{training}
+Trained for {steps:,} environment steps, seed {seed}, with imel's defaults{settings}.
+`imel train --config config.json` trains it again.
 
-What is not named has imel's default. `imel train --config config.json` trains it again.
-
-## Versions
-
-{versions}
-
-## Licence
-
-{licence} The code, imel: MIT.
+Versions: {versions}; imel at commit {commit}.
 """
 
 
 def model_card(folder: Path, repo_id: str, licence: str | None = None) -> str:
     """The card of the run in a folder, as it would be published under a name."""
     manifest = Checkpoint.read(folder / layout.MODEL).document
-    config, provenance = (read_table(folder / n) for n in (layout.CONFIG, layout.PROVENANCE))
-    evaluation, policy = read_evaluation(folder / layout.EVALUATION), manifest["policy"]
-    env = config.get("env") or evaluation.get("env")
+    evaluation = read_evaluation(folder / layout.EVALUATION)
+    env = read_table(folder / layout.CONFIG).get("env") or evaluation.get("env")
+    policy, origin = manifest["policy"], read_table(folder / layout.PROVENANCE)
     for name in (policy, *([env] if env else [])):
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise ImelError(f"{folder} names no policy or environment: {reprlib.repr(name)}")
     known = loaded_policy(policy)
     usual = known.Settings().as_json() if known else {}
-    settings = {n: v for n, v in sorted(manifest["settings"].items()) if usual.get(n) != v}
-    training = {
-        "environment": env or "unknown",
-        "seed": manifest["seed"],
-        "environment steps": f"{manifest['progress']['num_timesteps']:,}",
-        **{f"`{name}`": f"`{value}`" for name, value in settings.items()},
-    }
-    changed = ", with local changes" if provenance.get("dirty") else ""
-    commit = f"{provenance.get('commit', 'unknown')}{changed}"
+    changed = {n: v for n, v in sorted(manifest["settings"].items()) if usual.get(n) != v}
+    pictures = [f"![{_PICTURES[n]}]({n})" for n in _PICTURES if (folder / n).is_file()]
     return _CARD.format(
         metadata=_metadata(policy, env, evaluation, licence),
         policy=policy,
         env=env or "an unnamed environment",
-        results="".join(f"{part}\n\n" for part in _results(folder, evaluation)),
+        licence=f"The model's licence: {licence}." if licence else "No licence was chosen for it.",
+        results="\n\n".join([*([_results(evaluation)] if evaluation else []), *pictures]),
         repo_id=repo_id,
-        loaded=f'"{repo_id}"' + (f', env="{env}"' if env else ""),
         played=f"\nimel eval runs/{Path(repo_id).name}" if env else "",
-        training=_table("setting", "value", training),
-        versions=_table("library", "version", {**manifest["versions"], "commit of imel": commit}),
-        licence=f"The model: {licence}." if licence else "No licence was chosen for this model.",
+        loaded=f'"{repo_id}"' + (f', env="{env}"' if env else ""),
+        steps=manifest["progress"]["num_timesteps"],
+        seed=manifest["seed"],
+        settings="".join(f", `{_plain(n)}={_plain(v)}`" for n, v in changed.items()),
+        versions=", ".join(f"{_plain(n)} {_plain(v)}" for n, v in manifest["versions"].items()),
+        commit=_plain(origin.get("commit")) + (", changed" if origin.get("dirty") else ""),
     )
 
 
-def _metadata(
-    policy: str, env: str | None, evaluation: Mapping[str, Any], licence: str | None
-) -> str:
+def _metadata(policy: str, env: str | None, evaluation: dict[str, Any], licence: str | None) -> str:
     """The card's head in YAML."""
     hub = require("huggingface_hub", "hub")
-    results = None
+    results, task = None, "reinforcement-learning"
     if env and evaluation:
-        played, task = evaluation["deterministic"], "reinforcement-learning"
+        played = evaluation["deterministic"]
         returned = f"{played['mean']:.2f} +/- {played['std']:.2f}"
         measure = {"metric_type": "mean_reward", "metric_name": "mean_reward"}
         about = {"task_type": task, "task_name": task, "dataset_type": env, "dataset_name": env}
@@ -122,50 +106,34 @@ def _metadata(
     data = hub.ModelCardData(
         library_name="imel",
         license=licence,
-        pipeline_tag="reinforcement-learning",
-        tags=[*([env] if env else []), "deep-reinforcement-learning", "reinforcement-learning"],
+        pipeline_tag=task,
+        tags=[*([env] if env else []), "deep-reinforcement-learning", task],
         model_name=f"IMeL, {policy}",
         eval_results=results,
     )
     return str(data.to_yaml())
 
 
-def _results(folder: Path, evaluation: Mapping[str, Any]) -> list[str]:
-    """The returns with the interval of their mean, and the pictures."""
-    parts = []
-    if evaluation:
-        played = evaluation["deterministic"]
-        rows = {
-            "mean return": f"{played['mean']:.2f}",
-            "95 % interval of the mean": interval(played["returns"]),
-            "deviation between episodes": f"{played['std']:.2f}",
-            "worst and best episode": f"{played['min']:.2f}, {played['max']:.2f}",
-            "environment steps": f"{evaluation['timesteps']:,}",
-        }
-        parts.append(
-            f"## Results\n\nDeterministic actions, {evaluation['episodes']} episodes (seed "
-            f"{evaluation['seed']}). One training run: its interval is over episodes, and says "
-            f"nothing of other training seeds.\n\n{_table('', 'return', rows)}"
-        )
-    pictures = (name for name in _PICTURES if (folder / name).is_file())
-    return parts + [f"![{_PICTURES[name]}]({name})" for name in pictures]
+def _results(evaluation: dict[str, Any]) -> str:
+    """The returns, and the interval of their mean."""
+    played = evaluation["deterministic"]
+    return (
+        f"Mean return of {evaluation['episodes']} episodes with deterministic actions, after "
+        f"{evaluation['timesteps']:,} environment steps: **{played['mean']:.2f}** (95 % interval "
+        f"{interval(played['returns'])}; worst {played['min']:.2f}, best {played['max']:.2f}). It "
+        "is one training run: the interval is over episodes and says nothing of other seeds."
+    )
 
 
 def interval(returns: list[float]) -> str:
-    """The bootstrap interval of the mean, which is undefined for a single value."""
+    """The bootstrap interval of the mean, which is unknown where all values are the same."""
     if min(returns) == max(returns):
         return "unknown"
-    drawn = bootstrap((returns,), np.mean, rng=np.random.default_rng(_SEED)).confidence_interval
+    drawn = bootstrap((returns,), np.mean, rng=np.random.default_rng(0)).confidence_interval
     return f"{drawn.low:.2f} to {drawn.high:.2f}"
 
 
-def _table(first: str, second: str, rows: Mapping[str, Any]) -> str:
-    lines = [f"| {first} | {second} |", "|---|---|"]
-    lines += [f"| {_cell(name)} | {_cell(value)} |" for name, value in rows.items()]
-    return "\n".join(lines)
-
-
-def _cell(value: Any) -> str:
-    """Return a value as text that ends no cell and holds no markup."""
+def _plain(value: Any) -> str:
+    """Return a stranger's value as text of one line without markup."""
     text = " ".join(str(value).split())[:200]
-    return text.replace("<", "&lt;").replace("|", "&#124;").replace("[", "&#91;")
+    return text.replace("<", "&lt;").replace("[", "&#91;").replace("`", "'")

@@ -53,19 +53,21 @@ def push_to_hub(
     :param repo_id: `user/name`, or a folder such as `./shared/name`, which must not exist
     :param licence: the hub's name of a licence for the model, such as `mit`
     """
-    place = _as_folder(repo_id)
-    if place is not None:
-        with _new_folder(place) as made:
-            _prepare(Path(run), made, repo_id, licence)
-        return str(place)
-    with tempfile.TemporaryDirectory(prefix="imel-") as made:
-        _prepare(Path(run), Path(made), repo_id, licence)
-        with _talking(repo_id, token) as api:
-            url = api.create_repo(repo_id, private=private, exist_ok=True)
-            add = require("huggingface_hub", "hub").CommitOperationAdd
-            files = [add(file.name, file) for file in Path(made).iterdir()]
-            api.create_commit(repo_id, files, commit_message="A run of imel")
-            return str(url)
+    run, place = Path(run), _as_folder(repo_id)
+    with _new_folder(place) as made:
+        _copy(run, made, KNOWN)
+        _check(run)
+        config = read_table(run / CONFIG)
+        if config.get("warm_start"):  # where on this machine a dataset lay is nobody's business
+            write_json(made / CONFIG, config | {"warm_start": outcome_of(config)["warm_start"]})
+        (made / CARD).write_text(model_card(run, repo_id, licence))
+        if place is None:
+            with _talking(repo_id, token) as api:
+                url = api.create_repo(repo_id, private=private, exist_ok=True)
+                add = require("huggingface_hub", "hub").CommitOperationAdd
+                files = [add(file.name, file) for file in made.iterdir()]
+                api.create_commit(repo_id, files, commit_message="A run of imel")
+    return str(url if place is None else place)
 
 
 def pull_from_hub(
@@ -94,9 +96,9 @@ def load_from_hub(
     token: str | None = None,
 ) -> IMeL:
     """A published model; from a hub, it is fetched anew each time."""
-    with tempfile.TemporaryDirectory(prefix="imel-") as made:
-        _fetch(repo_id, Path(made), revision, token, [MODEL])
-        return IMeL.load(Path(made, MODEL), env, device)
+    with _new_folder(None) as made:
+        _fetch(repo_id, made, revision, token, [MODEL])
+        return IMeL.load(made / MODEL, env, device)
 
 
 def _as_folder(place: str) -> Path | None:
@@ -104,16 +106,18 @@ def _as_folder(place: str) -> Path | None:
 
 
 @contextlib.contextmanager
-def _new_folder(target: Path) -> Iterator[Path]:
-    """A folder that appears under its name when the block has ended well, and not before."""
-    if target.exists():
-        raise ImelError(f"{target} exists already and is not overwritten")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".imel-") as scratch:
+def _new_folder(target: Path | None) -> Iterator[Path]:
+    """A folder that appears under its name when the block has ended well; of None it never does."""
+    if target is not None:
+        if target.exists():
+            raise ImelError(f"{target} exists already and is not overwritten")
+        target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target and target.parent, prefix=".imel-") as scratch:
         made = Path(scratch, "run")
         made.mkdir()
         yield made
-        made.rename(target)
+        if target is not None:
+            made.rename(target)
 
 
 @contextlib.contextmanager
@@ -164,16 +168,6 @@ def _fetch(
 
 
 # --- which files: those of known kinds, none of which holds code ---
-
-
-def _prepare(run: Path, made: Path, repo_id: str, licence: str | None) -> None:
-    """Fill a folder with what is published of a run."""
-    _copy(run, made, KNOWN)
-    _check(run)
-    config = read_table(run / CONFIG)
-    if config.get("warm_start"):  # where on this machine a dataset lay is nobody's business
-        write_json(made / CONFIG, config | {"warm_start": outcome_of(config)["warm_start"]})
-    (made / CARD).write_text(model_card(run, repo_id, licence))
 
 
 def _copy(source: Path, made: Path, names: Iterable[str]) -> None:
