@@ -28,24 +28,22 @@ class Space:
     """The settings of a policy that declare a search, less those that are left out."""
 
     def __init__(self, settings: type[Settings], left_out: Collection[str]) -> None:
-        declared = {each.name: each.metadata.get("search") for each in fields(settings)}
-        self._searched = {
-            name: search for name, search in declared.items() if search and name not in left_out
-        }
         hints = get_type_hints(settings)
-        self._parts = {
-            name: _parts(name, search, hints[name] is int)
-            for name, search in self._searched.items()
-        }
-        self.distributions = {k: each for part in self._parts.values() for k, each in part.items()}
+        self.distributions: dict[str, BaseDistribution] = {}
         """What is drawn for a point of the space, by label."""
+        self._searched: list[tuple[str, Search, list[str]]] = []
+        for name, search in ((each.name, each.metadata.get("search")) for each in fields(settings)):
+            if search and name not in left_out:
+                parts = _parts(name, search, hints[name] is int)
+                self._searched.append((name, search, list(parts)))
+                self.distributions |= parts
 
     def settings(self, point: Values, rest: Values) -> dict[str, Any]:
         """Return the settings at a point; `rest` are those that are not searched."""
         known, found = {**rest, **point}, dict[str, Any]()
-        for name, search in self._searched.items():
+        for name, search, labels in self._searched:
+            drawn = [point[label] for label in labels]
             # Four digits of a number: more mean nothing
-            drawn = [point[label] for label in self._parts[name]]
             drawn = [float(f"{each:.4g}") if isinstance(each, float) else each for each in drawn]
             match search:
                 case Layers():
@@ -61,7 +59,7 @@ class Space:
     def point(self, settings: Values) -> dict[str, Any]:
         """Return the point that is nearest to complete settings."""
         found = {}
-        for name, search in self._searched.items():
+        for name, search, labels in self._searched:
             values = [settings[name]]
             match search:
                 case Layers():
@@ -71,8 +69,8 @@ class Space:
                 case Ends():
                     start, _, end = str(values[0]).partition(":")
                     values = [float(start), float(end or start)]
-            for (label, distribution), value in zip(self._parts[name].items(), values, strict=True):
-                found[label] = _within(distribution, value)
+            for label, value in zip(labels, values, strict=True):
+                found[label] = _within(self.distributions[label], value)
         return found
 
 

@@ -32,6 +32,7 @@ from imel.tune.search import search
 from imel.tune.study import Problem, completed, counted, default_trial, opened, value
 
 BEST, HISTORY, IMPORTANCE = "best.json", "history.png", "importance.png"
+MEASURE = "mean deterministic return"
 _SHOWN = 5
 """Trials and parameters of the summary."""
 _EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
@@ -114,14 +115,15 @@ def _draw(study: optuna.Study, problem: Problem, folder: Path) -> None:
     """Draw the returns of all trials beside the default's, and which parameters mattered."""
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Optuna's plots are experimental, and set a style
-        history = plot_optimization_history(study, target_name="mean deterministic return")
+        history = plot_optimization_history(study, target_name=MEASURE)
         default = default_trial(study, problem)
         if default is not None:
             history.axhline(value(default), color="grey", ls="--", label="default settings")
             history.legend()
-        importance = plot_param_importances(study, evaluator=_EVALUATOR)
+        importance = plot_param_importances(study, _EVALUATOR, target_name=MEASURE)
         for axes, name in ((history, HISTORY), (importance, IMPORTANCE)):
-            axes.set_title(f"{problem.task}, {problem.policy}, {problem.steps:,} steps")
+            axes.set_title("")  # Optuna's own stand in the middle or at the left
+            axes.set_title(f"{problem.task}, {problem.policy}, {problem.steps:,} steps", loc="left")
             pyplot.figure(axes.figure)
             pyplot.savefig(folder / name, dpi=130, bbox_inches="tight")
             pyplot.close()
