@@ -1,4 +1,4 @@
-"""The interpolators that `imel probe` compares, all behind one function: a fit.
+"""The interpolators that `benchmarks.probe` compares, all behind one function: a fit.
 
 A fit takes memories and returns a prediction: states [T, d_s] -> values [T, d_v]. States are
 normalised, values have unit deviation. A class of the user's own has the methods
@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,10 @@ from torch import Tensor
 
 from imel.data.experience import Context
 from imel.errors import SettingsError, nearest_name
-from imel.extras import require
 from imel.policies import MkiPolicy, NearestPolicy, NpPolicy, PaperPolicy, RegressorPolicy
 from imel.policies.paper.fit import fit_leave_one_out
 from imel.policies.paper.interpolator import Interpolator
-from imel.policies.ridge.features import RandomFeatures
+from imel.policies.ridge.features import RandomFeatures, damped_inverse
 from imel.policies.ridge.ridge_policy import RidgeOptions
 from imel.settings import FitSettings
 
@@ -46,57 +46,42 @@ _CHUNK = 512
 
 
 def _constant(context: Context, generator: torch.Generator) -> Predict:
-    """The mean of all values."""
+    """Predict the mean of all values."""
     del generator
     mean = context.values.mean(dim=0)
     return lambda states: mean.expand(len(states), -1)
 
 
 def _ridge(context: Context, generator: torch.Generator, features: int) -> Predict:
-    """Ridge regression on random features, or on the state alone where there are none.
+    """Regress on random features, or on the state alone where there are none.
 
-    Its penalty is the one with the least error on half of the episodes, fitted to the others.
+    The penalty is the one with the least error on half of the episodes, fitted to the others.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
-        phi = RandomFeatures(context.states.shape[1], features)
+    phi = _seeded(generator, lambda: RandomFeatures(context.states.shape[1], features))
     names = torch.unique(context.episodes)
     chosen = names[torch.randperm(len(names), generator=generator)[: len(names) // 2]]
     left_out = torch.isin(context.episodes, chosen)
     fitted, asked = context.rows(~left_out), context.rows(left_out)
-    penalty = _PENALTIES[-1]
-    if len(fitted) and len(asked):
-        errors = [
-            float((phi(asked.states).double() @ theta - asked.values).square().mean())
-            for theta in _coefficients(phi, fitted, _PENALTIES)
-        ]
-        penalty = _PENALTIES[int(np.argmin(errors))]
-    (theta,) = _coefficients(phi, context, (penalty,))
+
+    def coefficients(rows: Context, penalty: float) -> Tensor:
+        design: Tensor = phi(rows.states).double()
+        return damped_inverse(design.T @ design, penalty) @ (design.T @ rows.values.double())
+
+    def error(penalty: float) -> float:
+        predicted = phi(asked.states).double() @ coefficients(fitted, penalty)
+        return float((predicted - asked.values).square().mean())
+
+    penalty = min(_PENALTIES, key=error) if len(fitted) and len(asked) else _PENALTIES[-1]
+    theta = coefficients(context, penalty)
     return lambda states: (phi(states).double() @ theta).float()
 
 
-def _coefficients(
-    phi: RandomFeatures, context: Context, penalties: tuple[float, ...]
-) -> list[Tensor]:
-    """Return (Phi^T Phi + lambda I)^{-1} Phi^T y for each penalty; the constant is not shrunk."""
-    features = phi(context.states).double()
-    gram, products = features.T @ features, features.T @ context.values.double()
-    scale = features[:, 1:].var(dim=0).sum() * len(context) / features.shape[1] + 1e-9
-    damping = torch.ones(len(gram), dtype=torch.float64)
-    damping[0] = 0.0
-    return [
-        torch.linalg.solve(gram + torch.diag(penalty * scale * damping), products)
-        for penalty in penalties
-    ]
-
-
 def _of_policy(context: Context, generator: torch.Generator, policy: type[PaperPolicy]) -> Predict:
-    """The interpolator of a policy, fitted from the start by Alg. 4."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
-        model: Interpolator = policy.interpolator_class(
-            context.states.shape[1], context.values.shape[1], policy.options_class()
-        )
+    """Fit the interpolator of a policy from the start (Alg. 4)."""
+    shape = context.states.shape[1], context.values.shape[1]
+    model: Interpolator = _seeded(
+        generator, lambda: policy.interpolator_class(*shape, policy.options_class())
+    )
     if model.learns:
         settings = policy.settings_class()
         assert isinstance(settings, FitSettings)
@@ -111,23 +96,31 @@ def _of_policy(context: Context, generator: torch.Generator, policy: type[PaperP
     )
 
 
+def _seeded(generator: torch.Generator, make: Callable[[], Any]) -> Any:
+    """Make a module whose first weights come from a generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
+        return make()
+
+
 def _gaussian_process(context: Context, generator: torch.Generator) -> Predict:
-    """A Gaussian process with a squared exponential kernel and noise, by marginal likelihood."""
-    process = require("sklearn.gaussian_process", "probe")
-    kernels = require("sklearn.gaussian_process.kernels", "probe")
+    """Fit a squared exponential kernel and noise by marginal likelihood."""
+    from sklearn.gaussian_process import GaussianProcessRegressor  # which takes long to import
+    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+
     width = context.states.shape[1] ** 0.5
-    kernel = kernels.ConstantKernel() * kernels.RBF(width, (0.1 * width, 100.0 * width))
-    kernel += kernels.WhiteKernel(1.0, (1e-4, 10.0))
+    kernel = ConstantKernel() * RBF(width, (0.1 * width, 100.0 * width))
+    kernel += WhiteKernel(1.0, (1e-4, 10.0))
     order = torch.randperm(len(context), generator=generator)
-    chosen = process.GaussianProcessRegressor(kernel)
+    chosen = GaussianProcessRegressor(kernel)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a parameter at its bound: improvements are mostly noise
-        _fitted(chosen, context.rows(order[:_LIKELIHOOD_ROWS]))
-    whole = process.GaussianProcessRegressor(chosen.kernel_, optimizer=None)
-    return _fitted(whole, context.rows(order[:_PROCESS_ROWS]))
+        _of_estimator(context.rows(order[:_LIKELIHOOD_ROWS]), chosen)
+    whole = GaussianProcessRegressor(chosen.kernel_, optimizer=None)
+    return _of_estimator(context.rows(order[:_PROCESS_ROWS]), whole)
 
 
-def _fitted(model: Any, context: Context) -> Predict:
+def _of_estimator(context: Context, model: Any) -> Predict:
     """Fit a model with the methods of scikit-learn's estimators."""
     model.fit(context.states.double().numpy(), context.values.double().numpy())
     width = context.values.shape[1]
@@ -141,27 +134,27 @@ def _fitted(model: Any, context: Context) -> Predict:
     return predict
 
 
-CONTESTANTS: dict[str, Fit] = {
+INTERPOLATORS: dict[str, Fit] = {
     "constant": _constant,
-    "linear": lambda context, generator: _ridge(context, generator, 0),
-    "ridge": lambda context, generator: _ridge(context, generator, RidgeOptions().features),
-    "nearest": lambda context, generator: _of_policy(context, generator, NearestPolicy),
-    "mki": lambda context, generator: _of_policy(context, generator, MkiPolicy),
-    "np": lambda context, generator: _of_policy(context, generator, NpPolicy),
-    "regressor": lambda context, generator: _of_policy(context, generator, RegressorPolicy),
+    "linear": partial(_ridge, features=0),
+    "ridge": partial(_ridge, features=RidgeOptions().features),
+    "nearest": partial(_of_policy, policy=NearestPolicy),
+    "mki": partial(_of_policy, policy=MkiPolicy),
+    "np": partial(_of_policy, policy=NpPolicy),
+    "regressor": partial(_of_policy, policy=RegressorPolicy),
     "gp": _gaussian_process,
 }
 """Interpolators by name."""
 
 
-def find_contestant(name: str) -> Fit:
+def find_interpolator(name: str) -> Fit:
     """Return the interpolator of this name, or the user's class of this dotted path."""
-    if name in CONTESTANTS:
-        return CONTESTANTS[name]
+    if name in INTERPOLATORS:
+        return INTERPOLATORS[name]
     module, _, attribute = name.rpartition(".")
     if not module:
         raise SettingsError(
-            f"unknown interpolator '{name}'; {nearest_name(name, CONTESTANTS)}; a class of your "
+            f"unknown interpolator '{name}'; {nearest_name(name, INTERPOLATORS)}; a class of your "
             "own is named package.module.Class"
         )
     try:
@@ -170,9 +163,4 @@ def find_contestant(name: str) -> Fit:
         raise SettingsError(f"there is no interpolator '{name}': {error}") from None
     if not all(callable(getattr(own, method, None)) for method in ("fit", "predict")):
         raise SettingsError(f"'{name}' has no methods fit(states, values) and predict(states)")
-
-    def fit(context: Context, generator: torch.Generator) -> Predict:
-        del generator
-        return _fitted(own(), context)
-
-    return fit
+    return lambda context, generator: _of_estimator(context, own())
