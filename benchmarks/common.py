@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imel.errors import ImelError
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.report.statistics import Estimate, estimate
 
 Array = NDArray[np.float64]
@@ -77,7 +77,7 @@ def mean_over_seeds(values: Sequence[float] | Array) -> Estimate:
     return estimate(lambda strata: np.asarray(strata[0].mean(axis=-1)), [np.asarray(values)])
 
 
-def fill_memory(policy: ImelPolicy, **columns: Tensor) -> None:
+def fill_memory(policy: Policy, **columns: Tensor) -> None:
     """Put made-up experiences into the memory; columns that are not given are zero."""
     count, memory = len(columns["states"]), policy.memory
     blank = {

@@ -23,12 +23,18 @@ from torch import Tensor
 
 from imel.data.experience import Context
 from imel.errors import SettingsError, nearest_name
-from imel.policies import MkiPolicy, NearestPolicy, NpPolicy, PaperPolicy, RegressorPolicy
+from imel.policies import (
+    MkiPolicy,
+    NearestPolicy,
+    NpPolicy,
+    PaperPolicy,
+    RegressorPolicy,
+    RidgePolicy,
+)
 from imel.policies.paper.fit import fit_leave_one_out
 from imel.policies.paper.interpolator import Interpolator
+from imel.policies.paper.paper_policy import FitSettings
 from imel.policies.ridge.features import RandomFeatures, damped_inverse
-from imel.policies.ridge.ridge_policy import RidgeOptions
-from imel.settings import FitSettings
 
 Predict = Callable[[Tensor], Tensor]
 Fit = Callable[[Context, torch.Generator], Predict]
@@ -80,10 +86,10 @@ def _of_policy(context: Context, generator: torch.Generator, policy: type[PaperP
     """Fit the interpolator of a policy from the start (Alg. 4)."""
     shape = context.states.shape[1], context.values.shape[1]
     model: Interpolator = _seeded(
-        generator, lambda: policy.interpolator_class(*shape, policy.options_class())
+        generator, lambda: policy.interpolator_class(*shape, policy.Settings())
     )
     if model.learns:
-        settings = policy.settings_class()
+        settings = policy.Settings()
         assert isinstance(settings, FitSettings)
         assert isinstance(settings.learning_rate, float)
         optimizer = torch.optim.Adam(model.parameters(), settings.learning_rate)
@@ -137,7 +143,7 @@ def _of_estimator(context: Context, model: Any) -> Predict:
 INTERPOLATORS: dict[str, Fit] = {
     "constant": _constant,
     "linear": partial(_ridge, features=0),
-    "ridge": partial(_ridge, features=RidgeOptions().features),
+    "ridge": partial(_ridge, features=RidgePolicy.Settings().features),
     "nearest": partial(_of_policy, policy=NearestPolicy),
     "mki": partial(_of_policy, policy=MkiPolicy),
     "np": partial(_of_policy, policy=NpPolicy),

@@ -22,6 +22,7 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from scipy.stats import mannwhitneyu
+from torch import Tensor
 
 from benchmarks.common import Row, add_runs, append, fill_memory, flags, milliseconds, run
 from imel import IMeL
@@ -39,27 +40,18 @@ _FRESH = 1_000_000
 """Seed of the policy gradient's first episode."""
 
 
-class InvertedImprovements:
-    """Makes every fifth episode ask for the opposite while policies are trained."""
+class MisledPolicy(RidgePolicy):
+    """Every fifth episode asks for the opposite of its improvement."""
 
-    def __enter__(self) -> None:
-        self._step = step = RidgePolicy.step
-
-        def inverted(
-            policy: RidgePolicy, improvements: torch.Tensor
-        ) -> tuple[torch.Tensor, torch.Tensor]:
-            signs = torch.where(policy.memory.column("episodes") % _EVERY == 0, -1.0, 1.0)
-            return step(policy, signs[:, None] * improvements)
-
-        RidgePolicy.step = inverted  # type: ignore[method-assign,assignment]
-
-    def __exit__(self, *_: object) -> None:
-        RidgePolicy.step = self._step  # type: ignore[method-assign]
+    def step(self, improvements: Tensor) -> tuple[Tensor, Tensor]:
+        """Return each episode's part of the step."""
+        signs = torch.where(self.memory.column("episodes") % _EVERY == 0, -1.0, 1.0)
+        return super().step(signs[:, None] * improvements)
 
 
-def trained(task: str, seed: int, steps: int) -> IMeL:
-    """Train the default policy on a task."""
-    return IMeL("RidgePolicy", environment(task), seed=seed).learn(steps)
+def trained(task: str, seed: int, steps: int, policy: type[RidgePolicy] = RidgePolicy) -> IMeL:
+    """Train a policy on a task."""
+    return IMeL(policy, environment(task), seed=seed).learn(steps)
 
 
 def environment(task: str) -> str:
@@ -70,18 +62,12 @@ def environment(task: str) -> str:
     return name
 
 
-def policy_of(model: IMeL) -> RidgePolicy:
-    """Return the policy of a model."""
-    assert isinstance(model.policy, RidgePolicy)
-    return model.policy
-
-
 # --- deletion ---
 
 
 def measure_deletion(task: str, seed: int, arguments: argparse.Namespace) -> Row:
     """Return the returns of one run's policy without some of its lessons."""
-    policy = policy_of(trained(task, seed, arguments.steps))
+    policy: Any = trained(task, seed, arguments.steps).policy
     env, first = environment(task), _FRESH // 2 + seed
     whole, deletions = delete_lessons(policy, env, arguments.episodes, arguments.draws, first)
     row: Row = {
@@ -117,9 +103,8 @@ def deletion_table(rows: Sequence[Row]) -> list[str]:
 
 def measure_planted(task: str, seed: int, arguments: argparse.Namespace) -> Row:
     """Return how well the worth of lessons tells planted episodes from the others."""
-    with InvertedImprovements():
-        model = trained(task, seed, arguments.steps)
-    policy = policy_of(model)
+    model = trained(task, seed, arguments.steps, MisledPolicy)
+    policy: Any = model.policy
     seeds = range(_FRESH + seed, _FRESH + seed + arguments.gradient_episodes)
     played = play_sampled(policy, environment(task), seeds)
     worth = lesson_worth(policy, played, model.gamma)
@@ -164,7 +149,7 @@ def made_up_policy(state_dim: int, action_dim: int, lessons: int) -> RidgePolicy
     for start in range(0, lessons, 64):
         chosen = torch.arange(start, min(lessons, start + 64))
         states = torch.randn(len(chosen), state_dim, generator=draws)
-        policy.lessons.attend(chosen, torch.ones(len(chosen)), states, start, start + 64)
+        policy.lessons.record_episodes(chosen, torch.ones(len(chosen)), states, start, start + 64)
         parts = torch.randn(len(chosen), policy.features.width, action_dim, generator=draws)
         policy.move(chosen, parts, 1e-3)
     return policy

@@ -45,12 +45,11 @@ from imel.data.experience import Context
 from imel.distributions import Distribution
 from imel.errors import ImelError
 from imel.pictures.nearby import quiet_axes
-from imel.policies import ImelPolicy
+from imel.policies import Policy, RidgePolicy
 from imel.runs.layout import BEST, write_json
 from imel.runs.stored import find_run
-from imel.settings import RidgeSettings
 
-KL = RidgeSettings().trust_region
+KL = RidgePolicy.Settings().trust_region
 """Mean KL that predicted improvements are scaled to."""
 
 
@@ -90,7 +89,7 @@ class Memories:
     distribution: Distribution
 
 
-def memories_of(policy: ImelPolicy) -> Memories:
+def memories_of(policy: Policy) -> Memories:
     """Return the memories of a policy, each improved once, from the policy that acted.
 
     A `RidgePolicy` improves memories again from where it stands. That is no fair judge: it has been
@@ -234,7 +233,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     stored = find_run(arguments.run / BEST if arguments.best else arguments.run, arguments.env)
     sys.path.insert(0, str(Path.cwd()))  # where a user's module is
     fits = {name: find_interpolator(name) for name in arguments.interpolators}
-    policy = ImelPolicy.load(str(stored.model_path))
+    policy = Policy.load(stored.model_path)
     memories = memories_of(policy)
     folds = folds_of(memories.episodes, arguments.folds)
     shown = track(fits.items(), "judging", console=Console(stderr=True), transient=True)

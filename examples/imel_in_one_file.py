@@ -37,16 +37,16 @@ class Settings:
     gae_lambda: float = 0.97  # decay of the advantage's trace
     advantage_clip: float = 10.0  # in deviations
     trust_region: float = 0.02  # mean KL of a step over the newest rollout, at most
-    peak: float = 10.0  # KL at any memory, in trust regions, at most
-    worthwhile: float = 0.1  # deviation of the advantages below which steps are shorter
+    peak_kl: float = 10.0  # KL at any memory, in trust regions, at most
+    full_step_gain: float = 0.1  # deviation of the advantages below which steps are shorter
     features: int = 256  # random ones, beside a constant and the state
     penalty: float = 1.0  # damping of a step, in units of the features' mean variance
     std: float = 3.0  # sigma at first and at most, shared by the dimensions of the action
     min_std: float = 0.05
     std_rate: float = 0.5  # step along the natural gradient of log sigma
-    critic_rate: float = 1e-3
+    critic_learning_rate: float = 1e-3
     critic_epochs: int = 4
-    critic_batch: int = 256
+    batch_size: int = 256  # of the critic
 
 
 class Environments:
@@ -122,7 +122,7 @@ class Imel:
         self.offsets = 2.0 * torch.rand(settings.features) - 1.0
         layers = nn.Linear(d_s, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
         self.critic = nn.Sequential(*layers, nn.Flatten(0))  # V^w
-        self.optimizer = torch.optim.Adam(self.critic.parameters(), settings.critic_rate)
+        self.optimizer = torch.optim.Adam(self.critic.parameters(), settings.critic_learning_rate)
         self.state_moments, self.return_moments = Moments(d_s), Moments(1)
         self.centre, self.scale = torch.zeros(d_s), torch.ones(d_s)  # what states are normalised by
         self.discounted = np.zeros(settings.n_envs, np.float32)  # running discounted returns
@@ -159,7 +159,7 @@ class Imel:
         clip = self.settings.advantage_clip
         weights = ratios * standardised.clamp(-clip, clip)
         # Where little is left to gain, what advantages say is mostly noise
-        share = min(1.0, deviation / self.settings.worthwhile)
+        share = min(1.0, deviation / self.settings.full_step_gain)
         improvements = self.improve(weights, distances)  # l. 9-11
         self.move(memory, improvements, share, len(rollout["states"]))  # in the place of l. 3
         self.adapt_std(weights / ratios.mean(), distances, share)
@@ -238,7 +238,7 @@ class Imel:
     def fit_critic(self, states: Tensor, returns: Tensor) -> None:
         for _ in range(self.settings.critic_epochs):
             order = torch.randperm(len(states), generator=self.generator)
-            for rows in order.split(self.settings.critic_batch):
+            for rows in order.split(self.settings.batch_size):
                 loss = (self.critic(states[rows]) - returns[rows]).square().mean()
                 self.optimizer.zero_grad()
                 loss.backward()
@@ -270,7 +270,7 @@ class Imel:
         if not kls[-new:].any():
             return
         bound = settings.trust_region
-        longest = min(bound / float(kls[-new:].mean()), settings.peak * bound / float(kls.max()))
+        longest = min(bound / float(kls[-new:].mean()), settings.peak_kl * bound / float(kls.max()))
         for episode, part in parts.items():
             self.lessons[episode] = self.lessons.get(episode, 0.0) + share * longest**0.5 * part
         self.theta = sum(self.lessons.values())

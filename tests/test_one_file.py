@@ -16,8 +16,8 @@ from pages import ROOT
 from toy import PointEnv
 
 PATH = ROOT / "examples" / "imel_in_one_file.py"
-SMALL = {"rollout_size": 256, "memory_size": 768}
-"""Three rollouts are remembered: the oldest ones are forgotten from the fourth iteration on."""
+SMALL = {"rollout_size": 256, "memory_size": 768, "full_step_gain": 2.0}
+"""The oldest of three rollouts is forgotten from the fourth iteration on; steps are shortened."""
 
 
 class CalmEnv(PointEnv):
