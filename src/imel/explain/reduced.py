@@ -1,8 +1,7 @@
-"""Counterfactuals: a policy without some of its memories, or without some of its lessons.
+"""Counterfactuals: a policy without some of its memories or lessons, and which to choose.
 
-One of the paper's policies is made of its memory: without some rows it is what the others make of
-the same weights. A `RidgePolicy` is a sum of lessons: without some of them it is what is left after
-subtraction.
+A policy that is made of its memory is, without some rows, what the others make of the same weights.
+A `RidgePolicy` is a sum of lessons: without some of them it is the rest of the sum.
 """
 
 from __future__ import annotations
@@ -29,37 +28,17 @@ _COMPARED = 64
 """States at most with which the kept states of lessons are compared."""
 
 
-def policy_without(
-    policy: P,
-    rows: Rows | None = None,
-    episodes: Rows | None = None,
-    lessons: Rows | None = None,
-) -> P:
-    """Return a copy of the policy that lacks some memories, or some lessons of a `RidgePolicy`.
-
-    Learned weights, normaliser and sigma are those of before. It answers what this policy would do
-    without what it was taught there, not what a run that never saw it would have become: later
-    lessons, which may have made up for those taken back, stay.
-
-    :param rows: rows of the memory, or a mask over them (the paper's policies)
-    :param episodes: episodes whose memories are left out (the paper's policies)
-    :param lessons: episodes whose lessons are taken back (`RidgePolicy`); an episode that was
-        merged into a period is taken back with the whole of it
-    """
-    refuse_other_family(policy, rows is not None or episodes is not None, lessons is not None)
-    if isinstance(policy, RidgePolicy):
-        return _without_lessons(policy, [] if lessons is None else lessons)
+def without_memories(policy: P, rows: Rows | None = None, episodes: Rows | None = None) -> P:
+    """Return a copy of the policy that lacks some rows of the memory, or those of some episodes."""
     left_out = torch.as_tensor(np.flatnonzero(chosen_rows(policy, rows, episodes)))
     memory = copy.deepcopy(policy.memory)
     memory.forget_rows(left_out)
-    # What is in the memo is not copied: of the memory there is a smaller one, and what is
-    # conditioned on the whole of it is of no use
-    memo: dict[int, Any] = {id(policy.memory): memory}
-    memo[id(policy.cache)] = {}
-    return copy.deepcopy(policy, memo)
+    # The copy has the smaller memory, and nothing that was computed from the whole of it
+    return copy.deepcopy(policy, {id(policy.memory): memory, id(policy.cache): {}})
 
 
-def _without_lessons(policy: R, lessons: Rows) -> R:
+def without_lessons(policy: R, lessons: Rows) -> R:
+    """Return a copy of the policy from whose coefficients some lessons are subtracted."""
     taken = torch.as_tensor(chosen_lessons(policy, lessons), device=policy.device)
     reduced = copy.deepcopy(policy, {id(policy.cache): {}})
     column = reduced.lessons.column("coefficients")
@@ -77,35 +56,26 @@ def chosen_lessons(policy: RidgePolicy, lessons: Rows) -> NDArray[Any]:
         raise ImelError("lessons are taken back by the numbers of their episodes")
     if not len(policy.lessons):
         raise ImelError("the policy has had no lesson yet: it has not been trained")
-    firsts, counts = (policy.lessons.column(name).cpu().numpy() for name in ("episodes", "counts"))
-    return np.unique(lesson_rows(firsts, counts, episodes))
-
-
-def refuse_other_family(policy: ImelPolicy, memories: bool, lessons: bool) -> None:
-    """Refuse to leave out of a policy what it is not made of."""
-    name = type(policy).__name__
-    if isinstance(policy, RidgePolicy) and memories:
-        raise ImelError(
-            f"{name} is a sum of lessons, which stay when memories go: leave out lessons by "
-            "policy_without(lessons=[...]) or explain(..., without_lessons=[...])"
-        )
-    if not isinstance(policy, RidgePolicy) and lessons:
-        raise ImelError(
-            f"{name} has memories and no lessons: leave out memories by without=[...] (rows) or "
-            "without_episodes=[...]"
-        )
+    counts = policy.lessons.column("counts").cpu().numpy()
+    return np.unique(lesson_rows(_episodes(policy), counts, episodes))
 
 
 def chosen_rows(
     policy: ImelPolicy, rows: Rows | None = None, episodes: Rows | None = None
 ) -> NDArray[np.bool_]:
-    """A mask over the memory of what is to be left out; something has to remain."""
+    """Return a mask over the memory of what is to be left out; something has to remain."""
     remembered = policy.memory.column("episodes").cpu().numpy()
     if not len(remembered):
         raise ImelError("the policy remembers nothing yet: it has not been trained")
     mask = np.zeros(len(remembered), dtype=bool)
     if rows is not None and len(rows):
-        mask |= _mask(np.asarray(rows), len(mask))
+        try:
+            mask[np.asarray(rows)] = True
+        except IndexError as error:
+            raise ImelError(
+                f"memories are left out by their rows, 0 to {len(mask) - 1}, or by a mask over "
+                f"{len(mask)} memories: {error}"
+            ) from None
     if episodes is not None:
         unknown = np.setdiff1d(np.asarray(episodes), remembered)
         if len(unknown):
@@ -119,20 +89,6 @@ def chosen_rows(
     return mask
 
 
-def _mask(rows: NDArray[Any], count: int) -> NDArray[np.bool_]:
-    if rows.dtype == bool:
-        if rows.shape != (count,):
-            raise ImelError(f"a mask over {count} memories has shape ({count},), not {rows.shape}")
-        return rows
-    if rows.ndim != 1 or not np.issubdtype(rows.dtype, np.integer):
-        raise ImelError("memories are left out by their rows, or by a mask over them")
-    if rows.min() < 0 or rows.max() >= count:
-        raise ImelError(f"rows are numbers from 0 to {count - 1}")
-    mask = np.zeros(count, dtype=bool)
-    mask[rows] = True
-    return mask
-
-
 # --- how much each lesson matters to the policy as a whole, and which to take back ---
 
 
@@ -141,7 +97,7 @@ def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
 
         size_e = sqrt(mean_i |phi_i^T theta_e|^2) = sqrt(tr(theta_e^T (Phi^T Phi / N) theta_e))
 
-    In the order of the ledger.
+    In policy units and in the order of the ledger.
     """  # [L]
     taught = policy.lessons.column("coefficients")
     squares = ((_moments(policy) @ taught) * taught).sum(dim=(1, 2))
@@ -156,16 +112,16 @@ def lesson_shares(policy: RidgePolicy) -> NDArray[Any]:
     Below zero where a lesson speaks against the policy. In the order of the ledger.
     """  # [L]
     taught = policy.lessons.column("coefficients")
-    along = (taught * (_moments(policy) @ policy.coefficients.float())).sum(dim=(1, 2)).double()
-    return np.asarray((along / along.sum()).nan_to_num().cpu())
+    projection = (taught * (_moments(policy) @ policy.coefficients.float())).sum(dim=(1, 2))
+    shares = projection.double() / projection.double().sum()
+    return np.asarray(shares.nan_to_num().cpu())
 
 
 def _moments(policy: RidgePolicy) -> torch.Tensor:
     """Return the second moments of the features at remembered states."""  # [d_phi, d_phi]
     if not len(policy.memory):
         raise ImelError("the policy remembers no states on which to compare lessons")
-    features = policy.design.features
-    return features.T @ features / len(features)
+    return policy.design.gram / len(policy.memory)
 
 
 def largest_lessons(policy: RidgePolicy, count: int) -> NDArray[Any]:

@@ -11,9 +11,9 @@ Policies differ in how the mean is made: `imel.policies.ridge`, `imel.policies.p
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -26,10 +26,15 @@ from imel.data.memory import Memory
 from imel.data.normaliser import Normaliser
 from imel.data.rollout import FloatArray
 from imel.distributions import distribution_for
-from imel.policies.names import Dimensions
+from imel.errors import ImelError
+from imel.policies.names import DimensionNames, Dimensions
 from imel.policies.spaces import check_spaces, make_extractor, state_names
 from imel.settings import Settings
 from imel.settings.validation import updated
+
+if TYPE_CHECKING:
+    from imel.explain.explanation import Readable
+    from imel.explain.reduced import Rows
 
 T = TypeVar("T")
 
@@ -169,6 +174,30 @@ class ImelPolicy(BasePolicy):
             noise = self.distribution.noise(mean.shape[:-1], self.generator)
             actions = self.distribution.sample(mean, std, noise.numpy())
         return torch.as_tensor(self.distribution.emit(actions), device=self.device)
+
+    # --- explaining: by memories, unless a policy is made of something else ---
+
+    def explain(self, states: Tensor, names: DimensionNames) -> Sequence[Readable]:
+        """Explain the deterministic means at raw states."""  # [T, d_s]
+        from imel.explain.by_memories import explain_memories
+
+        return explain_memories(self, states, names)
+
+    def without(
+        self,
+        lessons: Rows | None = None,
+        rows: Rows | None = None,
+        episodes: Rows | None = None,
+    ) -> Self:
+        """Return a copy that lacks some memories: see `imel.explain.policy_without`."""
+        from imel.explain.reduced import without_memories
+
+        if lessons is not None:
+            raise ImelError(
+                f"{type(self).__name__} has memories and no lessons: leave out memories by "
+                "without=[...] (rows) or without_episodes=[...]"
+            )
+        return without_memories(self, rows, episodes)
 
     # --- memory of another device, weights of another run ---
 

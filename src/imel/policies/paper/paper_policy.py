@@ -8,7 +8,7 @@ One class for each kind of interpolator, with the settings under which that kind
 from __future__ import annotations
 
 from abc import ABC
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from gymnasium import spaces
@@ -17,6 +17,7 @@ from torch import Tensor
 from imel.data.experience import Context
 from imel.errors import SettingsError, SpaceError
 from imel.policies.base import ImelPolicy
+from imel.policies.names import DimensionNames
 from imel.policies.paper.attentive import AttentiveNeuralProcess, AttentiveOptions
 from imel.policies.paper.interpolator import Conditioned, Interpolator
 from imel.policies.paper.mki import MeanKernelInterpolation, MkiOptions
@@ -31,6 +32,9 @@ from imel.settings import (
     NpSettings,
     PaperSettings,
 )
+
+if TYPE_CHECKING:
+    from imel.explain.by_memories import Explanation
 
 
 class PaperPolicy(ImelPolicy, ABC):
@@ -102,6 +106,12 @@ class PaperPolicy(ImelPolicy, ABC):
     def prepare(self) -> None:
         """Condition the interpolator on the memory."""
         _ = self.conditioned
+
+    def explain(self, states: Tensor, names: DimensionNames) -> list[Explanation]:
+        """Explain the deterministic means at raw states by the memories interpolated."""
+        from imel.explain.by_memories import explain_interpolation
+
+        return explain_interpolation(self, states, names)
 
     def _get_constructor_parameters(self) -> dict[str, Any]:
         return {**super()._get_constructor_parameters(), "own_std": self.own_std}

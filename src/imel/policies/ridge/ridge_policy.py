@@ -12,16 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from imel.errors import ImelError
 from imel.policies.base import ImelPolicy
+from imel.policies.names import DimensionNames
 from imel.policies.ridge.features import Design, RandomFeatures, damped_inverse
 from imel.policies.ridge.lessons import Lessons
 from imel.settings import RidgeSettings
+
+if TYPE_CHECKING:
+    from imel.explain.by_lessons import LessonExplanation
+    from imel.explain.reduced import Rows
 
 _FAITHFUL = 1e-6
 """Penalty with which coefficients are carried over to features under another normaliser."""
@@ -134,6 +140,30 @@ class RidgePolicy(ImelPolicy):
         matrix = damped_inverse(after.T @ after, _FAITHFUL) @ (after.T @ before.double())
         self.coefficients.copy_(matrix @ self.coefficients)
         self.lessons.transform(matrix)
+
+    # --- explaining ---
+
+    def explain(self, states: Tensor, names: DimensionNames) -> list[LessonExplanation]:
+        """Take the deterministic means at raw states apart into lessons."""
+        from imel.explain.by_lessons import explain_lessons
+
+        return explain_lessons(self, states, names)
+
+    def without(
+        self,
+        lessons: Rows | None = None,
+        rows: Rows | None = None,
+        episodes: Rows | None = None,
+    ) -> Self:
+        """Return a copy that lacks some lessons: see `imel.explain.policy_without`."""
+        from imel.explain.reduced import without_lessons
+
+        if rows is not None or episodes is not None:
+            raise ImelError(
+                f"{type(self).__name__} is a sum of lessons, which stay when memories go: leave "
+                "lessons out by policy_without(lessons=[...]) or explain(..., without_lessons=...)"
+            )
+        return without_lessons(self, [] if lessons is None else lessons)
 
     def shapes_for(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors of the shapes it can load: with as many lessons as a file holds."""
