@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.utils import safe_mean
 
 from imel.explain import Rows, explain, policy_without
-from imel.explain.summary import summary
-from imel.policies import ImelPolicy
+from imel.policies import ImelPolicy, RidgePolicy
 from imel.policies.names import DimensionNames, names_of
 
 
@@ -69,4 +69,28 @@ class ExplainedAlgorithm(BaseAlgorithm, ABC):
         self._dimension_names = DimensionNames.checked(names.state, names.action, widths)
 
     def __repr__(self) -> str:
-        return summary(self)
+        policy = self.policy_class.__name__
+        if getattr(self, "policy", None) is None:
+            return f"<IMeL with {policy}, not set up>"
+        memory, spec = self.policy.memory, getattr(self.get_env(), "get_attr", None)
+        (named,) = ("no environment",) if spec is None else map(_name_of, spec("spec", [0]))
+        lines = [
+            f"IMeL with {policy} on {named}, {self.n_envs} environments",
+            f"  observations {self.observation_space}, actions {self.action_space}",
+            f"  learned {self.num_timesteps:,} steps in {self.iteration:,} iterations",
+            f"  {0 if memory.holds_prior else len(memory):,} of {memory.capacity:,} memories",
+        ]
+        if isinstance(self.policy, RidgePolicy):
+            lines[-1] += f", {len(self.policy.lessons):,} lessons"
+        if self.policy.distribution.scaled:
+            lines[-1] += f", sigma {float(self.policy.std.mean()):.2f}"
+        if self.ep_info_buffer:
+            returns = [episode["r"] for episode in self.ep_info_buffer]
+            lines[2] += (
+                f"; mean return of the last {len(returns)} episodes {safe_mean(returns):.1f}"
+            )
+        return "\n".join(lines)
+
+
+def _name_of(spec: Any) -> str:
+    return str(getattr(spec, "id", None) or "an unregistered environment")
