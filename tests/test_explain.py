@@ -17,9 +17,9 @@ from imel.distributions import Categorical, Gaussian
 from imel.errors import ImelError
 from imel.explain import explain
 from imel.explain.explanation import COLUMNS
-from imel.policies import ImelPolicy
+from imel.learner import LearnerState
+from imel.policies import Policy
 from imel.policies.names import DimensionNames, Dimensions, names_for
-from imel.policies.paper.nearest import NearestOptions
 from imel.policies.paper.neural_process import NeuralProcess
 from small import BATCH, STATES, answers, small_model
 from test_familiarity import policy_with_memories
@@ -73,7 +73,7 @@ def table(**changes: Any) -> Explanation:
     [("MkiPolicy", {}), ("MkiPolicy", {"normalised": False}), ("NearestPolicy", {})],
 )
 def test_contributions_are_weights_times_improved_means(policy: str, options: Any) -> None:
-    why = small_model(policy, policy_kwargs=options).learn(BATCH).explain(STATES[0])
+    why = small_model(policy, **options).learn(BATCH).explain(STATES[0])
     np.testing.assert_allclose(why.contributions, why.weights[:, None] * why.improved_means)
     np.testing.assert_allclose(why.contributions.sum(axis=0), why.mean, rtol=1e-5, atol=1e-5)
     assert np.isclose(why.weights.sum(), 1.0) == (not options)
@@ -111,7 +111,7 @@ def test_each_row_is_a_memory_and_the_mean_is_what_the_model_does(policy: str, k
 @pytest.mark.parametrize("policy", ["NearestPolicy", "RegressorPolicy"])
 def test_the_nearest_memories_come_first(policy: str) -> None:
     options = {"neighbours": 5} if policy == "NearestPolicy" else {}
-    model = small_model(policy, policy_kwargs=options).learn(BATCH)
+    model = small_model(policy, **options).learn(BATCH)
     why = model.explain(STATES[0])
     deviation = model.policy.normaliser.variance.sqrt().numpy()
     distances = np.linalg.norm((why.states - STATES[0]) / deviation, axis=1)
@@ -140,7 +140,7 @@ def nudged_mean(model: IMeL, row: int, by: float, state: NDArray[np.float64]) ->
 
 @pytest.mark.parametrize("options", [{}, {"deterministic": "mean"}])
 def test_a_neural_process_is_explained_by_its_sensitivity(options: dict[str, Any]) -> None:
-    model = small_model("NpPolicy", policy_kwargs=options).learn(BATCH)
+    model = small_model("NpPolicy", **options).learn(BATCH)
     assert isinstance(model.policy.interpolator, NeuralProcess)
     why = model.explain(STATES[0])
     assert "sensitive to" in str(why)
@@ -154,10 +154,8 @@ def test_a_neural_process_is_explained_by_its_sensitivity(options: dict[str, Any
     np.testing.assert_allclose(why.weights[:6] / why.weights[:6].sum(), shares, rtol=0.02)
 
 
-class Smoother(ImelPolicy):
+class Smoother(Policy):
     """A user's own policy: a smoother of its memory that says nothing of weights."""
-
-    options_class = NearestOptions
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         memory = self.memory
@@ -165,8 +163,8 @@ class Smoother(ImelPolicy):
         means = (-distances).softmax(dim=1) @ memory.column("improved_means")
         return means, self.std.expand_as(means)
 
-    def prepare(self) -> None:
-        pass
+    def make_update(self, learner: LearnerState) -> Any:
+        raise NotImplementedError
 
 
 class NumpySmoother(Smoother):

@@ -12,10 +12,10 @@ import torch
 from gymnasium import spaces
 
 from imel.explain import familiarity_of
-from imel.policies import POLICIES, ImelPolicy, MkiPolicy, NearestPolicy
-from small import BATCH, STATES, small_model
+from imel.policies import MkiPolicy, NearestPolicy, Policy
+from small import BATCH, POLICIES, STATES, small_model
 
-P = TypeVar("P", bound=ImelPolicy)
+P = TypeVar("P", bound=Policy)
 
 
 def policy_with_memories(policy_class: type[P], episodes: int, length: int) -> P:

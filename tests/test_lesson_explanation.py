@@ -17,16 +17,20 @@ from imel.distributions import Categorical, Gaussian
 from imel.errors import ImelError
 from imel.explain import explain, policy_without
 from imel.explain.by_lessons import LessonContributions
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
 from imel.policies.names import DimensionNames, Dimensions, names_for
-from imel.policies.ridge.features import RandomFeatures
-from small import BATCH, STATES, answers
-from test_lessons import policy_of, ridge_model
+from imel.policies.ridge.features import Features
+from small import BATCH, STATES, answers, small_model
+
+
+def policy_of(model: IMeL) -> RidgePolicy:
+    assert isinstance(model.policy, RidgePolicy)
+    return model.policy
 
 
 @pytest.fixture(scope="module")
 def model() -> IMeL:
-    return ridge_model().learn(6 * BATCH)
+    return small_model().learn(6 * BATCH)
 
 
 @pytest.fixture
@@ -79,7 +83,7 @@ def test_contributions_sum_to_the_mean_and_the_largest_comes_first(model: IMeL) 
 
 
 def test_a_merged_period_has_means_of_returns_and_the_moments_of_all_its_episodes() -> None:
-    model = ridge_model().learn(BATCH)
+    model = small_model().learn(BATCH)
     policy = policy_of(model)
     rewards, episodes = (policy.memory.column(name) for name in ("rewards", "episodes"))
     sums = [float(rewards[episodes == episode].sum()) for episode in range(4, 8)]
@@ -111,7 +115,7 @@ def test_moments_are_what_is_remembered_of_the_lessons_episode(model: IMeL) -> N
 
 
 def test_an_explanation_does_not_change_when_the_model_goes_on_learning() -> None:
-    model = ridge_model().learn(BATCH)
+    model = small_model().learn(BATCH)
     why = model.explain(STATES[0])
     mean, states = why.mean.copy(), why.moments(6).states.copy()
     model.learn(3 * BATCH, reset_num_timesteps=False)
@@ -128,24 +132,26 @@ def test_cumulative_contributions_add_up_lessons_in_the_order_of_the_run(model: 
     np.testing.assert_allclose(sums[np.flatnonzero(steps <= steps[7])[-1]], early, atol=1e-5)
 
 
-class Waves(RandomFeatures):
+class Waves(Features):
     """Features of a user's own, which torch cannot differentiate."""
 
+    width = 8
+
     def forward(self, states: Tensor) -> Tensor:
-        features: Tensor = super().forward(states)
-        features[:, 1:] = torch.from_numpy(np.sin(3.0 * features[:, 1:].numpy()))
-        return features
-
-    def predict(self, states: Tensor, coefficients: Tensor) -> Tensor:
-        return self(states) @ coefficients
+        phases = states.numpy()[:, :1] * np.arange(8) + states.numpy()[:, 1:] * np.arange(8) ** 2
+        return torch.from_numpy(np.cos(phases / 4.0).astype(np.float32))  # the first is constant
 
 
-@pytest.mark.parametrize("own_features", [False, True])
-def test_sensitivity_is_the_slope_of_the_mean_for_one_deviation(own_features: bool) -> None:
-    policy = policy_of(ridge_model().learn(2 * BATCH))
-    if own_features:
-        policy.features.__class__ = Waves
-        policy.invalidate()
+class WavyPolicy(RidgePolicy):
+    """A user's own policy."""
+
+    def make_features(self) -> Features:
+        return Waves()
+
+
+@pytest.mark.parametrize("kind", [RidgePolicy, WavyPolicy])
+def test_sensitivity_is_the_slope_of_the_mean_for_one_deviation(kind: type[RidgePolicy]) -> None:
+    policy = small_model(kind).learn(2 * BATCH).policy
     why = explain(policy, STATES[2])
     np.testing.assert_allclose(why.lessons.contributions.sum(axis=0), why.mean, atol=1e-5)
     for dimension, deviation in enumerate(policy.normaliser.scale.tolist()):
@@ -246,7 +252,7 @@ def test_a_notebook_shows_bars_for_and_against_the_mean() -> None:
 
 
 def test_names_can_be_set_and_are_those_of_the_environment() -> None:
-    model = ridge_model().learn(BATCH)
+    model = small_model().learn(BATCH)
     assert model.explain(STATES[0]).names.state == ("state 0", "state 1")
     model.dimension_names = DimensionNames(("east", "north"), ("push",))
     assert "push" in str(model.explain(STATES[0]))
@@ -274,7 +280,7 @@ def test_without_lessons_the_policy_lacks_what_they_added(model: IMeL, tmp_path:
     np.testing.assert_allclose(otherwise.lessons.contributions.sum(axis=0), mean, atol=1e-5)
     np.testing.assert_array_equal(answers(model), before)
     reduced.save(str(tmp_path / "reduced"))
-    again = ImelPolicy.load(str(tmp_path / "reduced.safetensors"))
+    again = Policy.load(str(tmp_path / "reduced.safetensors"))
     np.testing.assert_array_equal(answers(again), answers(reduced))
     assert explain(again, STATES[0]).lessons.contributions[-3:].tolist() == [[0.0]] * 3
 
@@ -306,6 +312,6 @@ def test_what_cannot_be_taken_back_is_refused(
 
 def test_a_policy_that_was_taught_nothing_says_so() -> None:
     with pytest.raises(ImelError, match="has not been trained"):
-        ridge_model().explain(STATES[0])
+        small_model().explain(STATES[0])
     with pytest.raises(ImelError, match="has not been trained"):
-        ridge_model().policy_without(lessons=[0])
+        small_model().policy_without(lessons=[0])

@@ -9,12 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from imel import IMeL
-from imel.policies import ImelPolicy, RidgePolicy
-from imel.policies.ridge import lessons as ledger
-from imel.policies.ridge.lessons import Lessons
+from imel.policies import Policy, RidgePolicy
+from imel.policies.ridge import ledger
+from imel.policies.ridge.ledger import Lessons
 from small import BATCH, STATES, points
 
 WIDTH, ACTIONS = 3, 2
@@ -34,7 +33,7 @@ def ridge_model(seed: int = 0) -> IMeL:
 def attend(lessons: Lessons, episodes: list[int], step: int = 0) -> None:
     numbers = torch.tensor(episodes)
     states = torch.arange(step, step + len(numbers))[:, None].float()
-    lessons.attend(numbers, torch.ones(len(numbers)), states, step, step + len(numbers))
+    lessons.record_episodes(numbers, torch.ones(len(numbers)), states, step, step + len(numbers))
 
 
 class Twin:
@@ -57,7 +56,7 @@ class Twin:
     def teach(self, count: int) -> None:
         chosen = torch.randperm(self.known, generator=self.generator)[:count]
         parts = torch.randn(len(chosen), WIDTH, ACTIONS, generator=self.generator)
-        self.lessons.teach(chosen, parts)
+        self.lessons.add(chosen, parts)
         self.coefficients += parts.double().sum(dim=0)
 
     def transform(self, percent: int) -> None:
@@ -105,7 +104,7 @@ def test_an_episode_of_a_merged_period_goes_on_teaching_it() -> None:
     attend(lessons, [0, 1, 2, 3])
     lessons._merge_oldest()
     attend(lessons, [1, 4], step=4)
-    lessons.teach(torch.tensor([1]), torch.ones(1, WIDTH, ACTIONS))
+    lessons.add(torch.tensor([1]), torch.ones(1, WIDTH, ACTIONS))
 
     assert lessons.column("episodes").tolist() == [0, 2, 3, 4]
     assert lessons.column("counts").tolist() == [2, 1, 1, 1]
@@ -166,7 +165,7 @@ def test_lessons_sum_to_the_deterministic_policy_after_learning_saving_and_loadi
     assert error_of_the_sum(policy) < 1e-5
     model.save(tmp_path / "model")
     again = policy_of(IMeL.load(tmp_path / "model", env=points()))
-    alone = ImelPolicy.load(str(tmp_path / "model.safetensors"))
+    alone = Policy.load(str(tmp_path / "model.safetensors"))
     assert isinstance(alone, RidgePolicy)
     for loaded in (again, alone):
         assert len(loaded.lessons) == 160
@@ -192,22 +191,3 @@ def test_a_model_takes_the_parameters_of_one_with_more_lessons() -> None:
     np.testing.assert_array_equal(
         other.predict(STATES, deterministic=True)[0], taught.predict(STATES, deterministic=True)[0]
     )
-
-
-def test_the_gradient_of_features_is_that_of_finite_differences() -> None:
-    policy = policy_of(ridge_model().learn(4 * BATCH)).double()
-    states = torch.from_numpy(STATES).double()
-    states[0, 0] = 9.0  # clipped: nothing changes there
-
-    def mean(at: Tensor) -> Tensor:
-        means: Tensor = policy.features(at) @ policy.coefficients
-        return means
-
-    found = policy.features.gradient(states, policy.coefficients)
-    for dimension in range(2):
-        step = torch.zeros(2, dtype=torch.float64)
-        step[dimension] = 1e-5
-        slopes = (mean(states + step) - mean(states - step)) / 2e-5
-        torch.testing.assert_close(found[:, :, dimension], slopes, rtol=1e-5, atol=1e-8)
-    assert found[0, :, 0].tolist() == [0.0]
-    assert found[0, :, 1].abs().max() > 0

@@ -19,8 +19,8 @@ from imel.errors import ImelError
 from imel.explain.by_lessons import LessonExplanation
 from imel.explain.by_memories import Explanation, Kind
 from imel.explain.familiarity import Familiarity, familiarity_of
-from imel.explain.reduced import P, Rows, chosen_rows
-from imel.policies import ImelPolicy
+from imel.explain.reduced import P, chosen_rows
+from imel.policies.base import Policy, Rows
 from imel.policies.names import DimensionNames, names_for
 
 __all__ = [
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def explain(
-    policy: ImelPolicy,
+    policy: Policy,
     observation: NDArray[Any],
     without: Rows | None = None,
     without_episodes: Rows | None = None,
@@ -85,7 +85,7 @@ def policy_without(
     return policy.without(lessons=lessons, rows=rows, episodes=episodes)
 
 
-def _checked(policy: ImelPolicy, observation: NDArray[Any]) -> NDArray[Any]:
+def _checked(policy: Policy, observation: NDArray[Any]) -> NDArray[Any]:
     """Return raw states; refuse what the policy cannot observe."""
     width = policy.state_dim
     given = isinstance(observation, np.ndarray) and observation.shape[-1:] == (width,)

@@ -12,7 +12,7 @@ from torch import Tensor
 from imel.data.experience import Context
 from imel.errors import ImelError
 from imel.explain.explanation import COLUMNS, Array, Experiences, Readable, common_fields
-from imel.policies import ImelPolicy, PaperPolicy
+from imel.policies import PaperPolicy, Policy
 from imel.policies.names import DimensionNames
 from imel.policies.paper.interpolator import Weighted, effective_neighbours
 
@@ -96,9 +96,7 @@ class Explanation(Readable, Experiences):
         return f"{self.answer} {said}"
 
 
-def explain_memories(
-    policy: ImelPolicy, states: Tensor, names: DimensionNames
-) -> list[Explanation]:
+def explain_memories(policy: Policy, states: Tensor, names: DimensionNames) -> list[Explanation]:
     """Explain means of any policy at raw states [T, d_s] by their slopes along memories' values.
 
     Where a policy cannot be differentiated by the improved means in its memory, the memories are
@@ -143,7 +141,7 @@ def explain_interpolation(
 
 
 def _slopes(
-    policy: ImelPolicy, state: Tensor, mean: Callable[[Tensor, Tensor], Tensor], without: Kind
+    policy: Policy, state: Tensor, mean: Callable[[Tensor, Tensor], Tensor], without: Kind
 ) -> Parts:
     """Return how much the mean changes with each memory's value, and that times the value.
 
@@ -160,7 +158,7 @@ def _slopes(
 
 
 def _explanations(
-    policy: ImelPolicy, states: Tensor, names: DimensionNames, parts: Callable[[Tensor], Parts]
+    policy: Policy, states: Tensor, names: DimensionNames, parts: Callable[[Tensor], Parts]
 ) -> list[Explanation]:
     if not len(policy.memory):
         raise ImelError("the policy remembers nothing yet: it has not been trained")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from imel.distributions import Distribution, listed, vector
 from imel.explain.familiarity import familiarity_of
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.policies.names import DimensionNames
 
 Array = NDArray[Any]
@@ -155,9 +155,7 @@ class Readable(ABC):
         return f"<div><p>{said}</p><table>{rows}</table></div>"
 
 
-def common_fields(
-    policy: ImelPolicy, states: Tensor, names: DimensionNames
-) -> list[dict[str, Any]]:
+def common_fields(policy: Policy, states: Tensor, names: DimensionNames) -> list[dict[str, Any]]:
     """Return the fields of `Readable` for the deterministic means at raw states [T, d_s]."""
     means, scores = policy.act(states)[0].cpu().numpy(), familiarity_of(policy)(states)
     shared: dict[str, Any] = {"names": names, "distribution": policy.distribution}

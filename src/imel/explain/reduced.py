@@ -7,7 +7,6 @@ A `RidgePolicy` is a sum of lessons: without some of them it is the rest of the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,13 +15,11 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explain.by_lessons import lesson_rows
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
+from imel.policies.base import Rows
 
-P = TypeVar("P", bound=ImelPolicy)
+P = TypeVar("P", bound=Policy)
 R = TypeVar("R", bound=RidgePolicy)
-
-Rows = Sequence[int] | Sequence[bool] | NDArray[Any]
-"""Places in the memory, or for each of them whether it is meant; or numbers of episodes."""
 
 _COMPARED = 64
 """States at most with which the kept states of lessons are compared."""
@@ -61,7 +58,7 @@ def chosen_lessons(policy: RidgePolicy, lessons: Rows) -> NDArray[Any]:
 
 
 def chosen_rows(
-    policy: ImelPolicy, rows: Rows | None = None, episodes: Rows | None = None
+    policy: Policy, rows: Rows | None = None, episodes: Rows | None = None
 ) -> NDArray[np.bool_]:
     """Return a mask over the memory of what is to be left out; something has to remain."""
     remembered = policy.memory.column("episodes").cpu().numpy()
