@@ -98,7 +98,7 @@ def test_harmful_lessons_are_dropped_and_what_comes_of_it_is_said(
     run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = Policy.load(str(run_dir / "model.safetensors"))
-    assert policy.lessons is not None
+    assert isinstance(policy, RidgePolicy)
     count = len(policy.lessons)
     worth = Worth(np.linspace(-3.0, 3.0, count), np.ones(count), 4)
     monkeypatch.setattr("imel.cli.lesson_worth.lesson_worth", lambda *_: worth)

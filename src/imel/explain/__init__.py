@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explain.by_lessons import LessonExplanation
-from imel.explain.by_memories import Explanation, Kind
+from imel.explain.by_memories import Explanation
 from imel.explain.familiarity import Familiarity, familiarity_of
 from imel.explain.reduced import P, chosen_rows
 from imel.policies.base import Policy, Rows
@@ -26,9 +26,7 @@ from imel.policies.names import DimensionNames, names_for
 __all__ = [
     "Explanation",
     "Familiarity",
-    "Kind",
     "LessonExplanation",
-    "Rows",
     "explain",
     "familiarity_of",
     "policy_without",

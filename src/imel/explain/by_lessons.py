@@ -219,20 +219,16 @@ def explain_lessons(
     with torch.no_grad():
         places = policy.normaliser(states)
         contributions = contributions_at(policy, policy.features(places))
-        slopes = [sensitivity(policy, place) for place in places]
+        slopes = [sensitivity(policy, place).cpu().numpy() for place in places]
     remembered = policy.cached(  # a copy, made once until the policy changes
         "remembered", lambda: {name: column(name).clone().cpu().numpy() for name in COLUMNS}
     )
+    parts = zip(common_fields(policy, states, names), contributions, slopes, strict=True)
     return [
         LessonExplanation(
-            **fields,
-            lessons=_table(policy, added),
-            sensitivity=slope.cpu().numpy(),
-            remembered=remembered,
+            **fields, lessons=_table(policy, added), sensitivity=slope, remembered=remembered
         )
-        for fields, added, slope in zip(
-            common_fields(policy, states, names), contributions, slopes, strict=True
-        )
+        for fields, added, slope in parts
     ]
 
 
@@ -246,21 +242,17 @@ def sensitivity(policy: RidgePolicy, place: Tensor) -> Tensor:
     """Return the slopes of the mean at a normalised state, whatever its features are."""
     steps = _STEP * torch.eye(len(place), device=place.device)  # [d_s] -> [d_a, d_s]
     after, before = (policy.features(place + sign * steps).double() for sign in (1.0, -1.0))
-    return ((after - before) @ policy.coefficients / (2.0 * _STEP)).T
+    slopes: Tensor = (after - before) @ policy.coefficients / (2.0 * _STEP)
+    return slopes.T
 
 
 def _table(policy: RidgePolicy, contributions: Tensor) -> LessonContributions:
     order = contributions.norm(dim=1).argsort(descending=True, stable=True)
     names = ("episodes", "counts", "starts", "ends", "lengths", "returns")
-    column = {name: policy.lessons.column(name)[order].cpu().numpy() for name in names}
-    return LessonContributions(
-        episodes=column["episodes"],
-        counts=column["counts"],
-        steps=np.stack([column["starts"], column["ends"]], axis=1),
-        lengths=column["lengths"],
-        returns=column["returns"] / column["counts"],
-        contributions=contributions[order].cpu().numpy(),
-    )
+    columns = {name: policy.lessons.column(name)[order].cpu().numpy() for name in names}
+    columns["steps"] = np.stack([columns.pop("starts"), columns.pop("ends")], axis=1)
+    columns["returns"] = columns["returns"] / columns["counts"]
+    return LessonContributions(**columns, contributions=contributions[order].cpu().numpy())
 
 
 def lesson_rows(firsts: Array, counts: Array, episodes: Array) -> Array:

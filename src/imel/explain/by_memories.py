@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.functional import jacobian
 
 from imel.data.experience import Context
 from imel.errors import ImelError
@@ -103,17 +104,20 @@ def explain_memories(policy: Policy, states: Tensor, names: DimensionNames) -> l
     shown in order of distance.
     """
 
+    memory = policy.memory
+
     def mean(state: Tensor, values: Tensor) -> Tensor:
-        memory, improved, cache = policy.memory, policy.memory.improved_means, policy.cache
+        improved, cache = memory.improved_means, policy.cache
         try:
             memory.improved_means, policy.cache = values, {}
             return policy._act(state)[0][0]
         finally:
             memory.improved_means, policy.cache = improved, cache
 
-    return _explanations(
-        policy, states, names, lambda state: _slopes(policy, state, mean, "unknown")
-    )
+    def parts(state: Tensor) -> Parts:
+        return _slopes(policy, state, mean, "unknown")
+
+    return _explanations(policy, states, names, parts)
 
 
 def explain_interpolation(
@@ -149,7 +153,7 @@ def _slopes(
     """
     values = policy.memory.column("improved_means").clone()
     try:
-        slopes = torch.autograd.functional.jacobian(lambda varied: mean(state, varied), values)
+        slopes: Tensor = jacobian(lambda varied: mean(state, varied), values)  # type: ignore[no-untyped-call]
     except RuntimeError:  # it is not computed by torch alone
         slopes = values.new_zeros(values.shape[1], *values.shape)  # [d_a, N, d_a]
     norms = slopes.square().sum(dim=(0, 2)).sqrt()  # [N]

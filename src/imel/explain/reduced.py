@@ -36,25 +36,21 @@ def without_memories(policy: P, rows: Rows | None = None, episodes: Rows | None 
 
 def without_lessons(policy: R, lessons: Rows) -> R:
     """Return a copy of the policy from whose coefficients some lessons are subtracted."""
-    taken = torch.as_tensor(chosen_lessons(policy, lessons), device=policy.device)
     reduced = copy.deepcopy(policy, {id(policy.cache): {}})
-    column = reduced.lessons.column("coefficients")
-    reduced.coefficients.sub_(column[taken].double().sum(dim=0))
-    column[taken] = 0.0  # the row stays: it is still known what was taken back
-    return reduced
-
-
-def chosen_lessons(policy: RidgePolicy, lessons: Rows) -> NDArray[Any]:
-    """Return the rows of the ledger that hold some episodes' lessons, each once."""
     episodes = np.asarray(lessons)
     if not episodes.size:
-        return np.zeros(0, dtype=np.int64)
+        return reduced
     if episodes.ndim != 1 or not np.issubdtype(episodes.dtype, np.integer):
         raise ImelError("lessons are taken back by the numbers of their episodes")
     if not len(policy.lessons):
         raise ImelError("the policy has had no lesson yet: it has not been trained")
     counts = policy.lessons.column("counts").cpu().numpy()
-    return np.unique(lesson_rows(_episodes(policy), counts, episodes))
+    rows = np.unique(lesson_rows(_episodes(policy), counts, episodes))  # a period once
+    taken = torch.as_tensor(rows, device=policy.device)
+    column = reduced.lessons.column("coefficients")
+    reduced.coefficients.sub_(column[taken].double().sum(dim=0))
+    column[taken] = 0.0  # the row stays: it is still known what was taken back
+    return reduced
 
 
 def chosen_rows(
