@@ -15,13 +15,13 @@ from torch import Tensor
 from imel import Explanation, IMeL
 from imel.distributions import Categorical, Gaussian
 from imel.errors import ImelError
-from imel.explain import explain
+from imel.explain import explain, policy_without
 from imel.explain.explanation import COLUMNS
 from imel.learner import LearnerState
 from imel.policies import Policy
 from imel.policies.names import DimensionNames, Dimensions, names_for
 from imel.policies.paper.neural_process import NeuralProcess
-from small import BATCH, STATES, answers, small_model
+from small import BATCH, STATES, answers, differing, small_model, tensors_of
 from test_familiarity import policy_with_memories
 from toy import ScriptedEnv
 
@@ -82,23 +82,31 @@ def test_contributions_are_weights_times_improved_means(policy: str, options: An
 @pytest.mark.parametrize(("policy", "kind"), KINDS.items())
 def test_each_row_is_a_memory_and_the_mean_is_what_the_model_does(policy: str, kind: str) -> None:
     model = scripted_model(policy)
-    for state, action in zip(LIVED, answers(model, LIVED), strict=True):
-        why = model.explain(state)
-        assert why.kind == kind
+    several = model.explain(LIVED)
+    for state, action, why in zip(LIVED, answers(model, LIVED), several, strict=True):
+        alone = model.explain(state)
+        np.testing.assert_array_equal(why.rows, alone.rows)
+        np.testing.assert_array_equal(why.observation, state)
+        assert (why.kind, why.familiarity) == (kind, alone.familiarity)
         assert abs(why.mean) < 1.0, "within the bounds, so that nothing is clipped"
         in_environment = LOW + (why.mean + 1.0) / 2.0 * (HIGH - LOW)
         np.testing.assert_allclose(in_environment, action, rtol=0, atol=1e-5)
         assert f"mean [{action[0]:+.2f}]" in why.sentence(), "in the environment's units"
         added = why.contributions.sum(axis=0)
         assert why.exact == (kind == "sum") == np.allclose(added, why.mean, rtol=0, atol=1e-5)
-    memory = model.policy.memory
+    memory, normaliser = model.policy.memory, model.policy.normaliser
     assert sorted(why.rows) == list(range(2 * BATCH))
     # A scripted observation says in which episode and at which step it was made
     np.testing.assert_array_equal(why.states[:, 1], why.steps)
     assert np.ptp(why.episodes - why.states[:, 0]) == 0
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(why, name), memory.column(name)[why.rows].numpy())
-    if kind != "none":
+    if kind == "none":
+        assert "does not consult" in str(why)
+        assert not why.weights.any() | why.contributions.any()
+        apart = (why.states - LIVED[-1]) / normaliser.scale.numpy()
+        assert (np.diff(np.linalg.norm(apart, axis=1)) >= -1e-5).all(), "the nearest first"
+    else:
         assert (np.diff(why.weights) <= 0).all(), "the largest first"
         np.testing.assert_allclose(why.weights.sum(), 1.0, rtol=1e-5)
         shares = why.weights[why.weights > 0].astype(np.float64)
@@ -106,24 +114,6 @@ def test_each_row_is_a_memory_and_the_mean_is_what_the_model_does(policy: str, k
         np.testing.assert_allclose(why.effective_neighbours, np.exp(entropy), rtol=1e-4)
     assert len(str(why).splitlines()) == 11, "short, however large the memory"
     ElementTree.fromstring(why._repr_html_())
-
-
-@pytest.mark.parametrize("policy", ["NearestPolicy", "RegressorPolicy"])
-def test_the_nearest_memories_come_first(policy: str) -> None:
-    options = {"neighbours": 5} if policy == "NearestPolicy" else {}
-    model = small_model(policy, **options).learn(BATCH)
-    why = model.explain(STATES[0])
-    deviation = model.policy.normaliser.variance.sqrt().numpy()
-    distances = np.linalg.norm((why.states - STATES[0]) / deviation, axis=1)
-    if policy == "NearestPolicy":
-        np.testing.assert_allclose(why.weights, [0.2] * 5 + [0.0] * (BATCH - 5), rtol=1e-6)
-        assert distances[:5].max() < distances[5:].min()
-    else:
-        assert "does not consult" in str(why)
-        assert not why.weights.any()
-        assert not why.contributions.any()
-        assert why.effective_neighbours == 0.0
-        assert (np.diff(distances) >= -1e-5).all()
 
 
 def nudged_mean(model: IMeL, row: int, by: float, state: NDArray[np.float64]) -> float:
@@ -190,24 +180,97 @@ def test_a_policy_of_a_users_own_is_explained_by_its_memory() -> None:
     assert "hides what its 30 memories add" in hidden.sentence()
 
 
-def test_several_observations_are_explained_as_each_of_them() -> None:
-    model = small_model("MkiPolicy").learn(BATCH)
-    explained = model.explain(STATES[:3])
-    assert isinstance(explained, list)
-    for state, why in zip(STATES[:3], explained, strict=True):
-        alone = model.explain(state)
-        np.testing.assert_array_equal(why.observation, state)
-        np.testing.assert_allclose(why.weights, alone.weights)
-        np.testing.assert_array_equal(why.rows, alone.rows)
-        assert why.familiarity == alone.familiarity
-
-
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (1, 1, 2), None])
 def test_what_is_no_observation_is_refused(shape: tuple[int, ...] | None) -> None:
     observation = np.array([np.nan, 0.0]) if shape is None else np.zeros(shape)
     reason = "not finite" if shape is None else r"shape \(2,\)"
     with pytest.raises(ImelError, match=reason) as refusal:
         small_model().explain(observation)
+    assert "\n" not in str(refusal.value)
+
+
+# --- without some memories ---
+
+
+@pytest.fixture(scope="module")
+def model() -> IMeL:
+    return small_model("MkiPolicy").learn(2 * BATCH)
+
+
+def rebuilt(policy: Policy, kept: np.ndarray) -> Policy:
+    """A new policy with the same weights that has only ever had some of the rows."""
+    settings = replace(policy.settings, memory_size=len(kept))
+    made = type(policy)(policy.observation_space, policy.action_space, settings)
+    state = policy.state_dict()
+    for name in policy.memory.column_names:
+        state[f"memory.{name}"] = policy.memory.column(name)[kept]
+    state["memory._size"] = torch.tensor(len(kept))
+    made.load_state_dict(state)
+    return made
+
+
+def means(policy: Policy) -> np.ndarray:
+    return policy.act(torch.from_numpy(STATES))[0].numpy()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_it_is_the_policy_rebuilt_from_what_is_left(name: str) -> None:
+    model = small_model(name).learn(2 * BATCH)
+    policy, memory = model.policy, model.policy.memory
+    rows = model.explain(STATES[0]).rows[:40]
+    kept = np.setdiff1d(np.arange(len(memory)), rows)
+    before, held = means(policy), tensors_of(model)
+
+    reduced = policy_without(policy, rows)
+
+    np.testing.assert_allclose(means(reduced), means(rebuilt(policy, kept)), rtol=0, atol=1e-6)
+    assert len(reduced.memory) == len(kept)
+    if name != "RegressorPolicy":  # which needs no memories to answer
+        assert np.abs(means(reduced) - before).max() > 1e-4
+    why = model.explain(STATES[0], without=rows)
+    np.testing.assert_allclose(why.mean, means(reduced)[0], rtol=0, atol=1e-6)
+    assert sorted(why.rows) == kept.tolist(), "numbers in the whole memory"
+    np.testing.assert_array_equal(why.states, memory.column("states")[why.rows].numpy())
+
+    with torch.no_grad():
+        for parameter in reduced.parameters():
+            parameter.add_(1.0)
+    reduced.normaliser.update(torch.full((9, 2), 50.0))
+    assert differing(held, tensors_of(model)) == [], "the model itself is not changed"
+    np.testing.assert_array_equal(means(policy), before)
+
+
+def test_a_mask_rows_and_episodes_say_the_same(model: IMeL) -> None:
+    episodes = model.policy.memory.column("episodes").numpy()
+    chosen = np.unique(episodes)[1:3]
+    mask = np.isin(episodes, chosen)
+    by_mask = model.explain(STATES[1], without=mask)
+    by_rows = model.explain(STATES[1], without=np.flatnonzero(mask).tolist())
+    by_episodes = model.explain(STATES[1], without_episodes=chosen)
+    for why in (by_rows, by_episodes):
+        np.testing.assert_array_equal(why.rows, by_mask.rows)
+        np.testing.assert_array_equal(why.mean, by_mask.mean)
+    assert not np.isin(by_episodes.episodes, chosen).any()
+    nothing = model.explain(STATES[0], without=[])
+    np.testing.assert_array_equal(nothing.mean, model.explain(STATES[0]).mean)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"without": [128]}, "by their rows, 0 to 127, .+ 128 is out of bounds"),
+        ({"without": [0.5]}, "by their rows"),
+        ({"without": [True, False]}, r"mask over 128 memories"),
+        ({"without": list(range(128))}, "at least one"),
+        ({"without_episodes": [999]}, "no memory of episode 999"),
+        ({"without_lessons": [0]}, "MkiPolicy has memories and no lessons: .+ without_episodes"),
+    ],
+)
+def test_what_cannot_be_left_out_is_refused(
+    model: IMeL, arguments: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ImelError, match=reason) as refusal:
+        model.explain(STATES[0], **arguments)
     assert "\n" not in str(refusal.value)
 
 
