@@ -24,7 +24,6 @@ COMMANDS = {
     "explore": "open a web page over a run: what taught each action",
     "why": "play an episode and say what made one of its actions",
     "lessons": "which episodes taught a policy most, and what it is without",
-    "probe": "judge interpolators on a run's memories, apart from returns",
     "export": "write the policy for ONNX or NumPy, the memory for Minari, pandas",
     "push": "publish a run with a model card on the Hugging Face hub",
     "pull": "get a published run into a run directory",

@@ -25,8 +25,6 @@ EVALUATIONS = "evaluations.json"
 CURVE = "curve.png"
 LESSONS = "lessons.png"
 DELETION = "deletion.png"
-PROBE = "probe.json"
-PROBE_PICTURE = "probe.png"
 POLICY = "policy.png"
 UPDATE = "update.png"
 ANIMATION = "policy.gif"
@@ -46,7 +44,6 @@ _LEFT_BY_A_KILLED_WRITER = (
 _MADE_BY_A_RUN = (
     *(CONFIG, PROVENANCE, PROGRESS, PROGRESS_JSON, MONITOR, MODEL, BEST, EVALUATION),
     *(EVALUATIONS, TRACKING, TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION, LESSONS, DELETION),
-    *(PROBE, PROBE_PICTURE),
     "events.out.tfevents.*",
     f"{CHECKPOINTS}/iteration-*.safetensors",
     f"{VIDEO}-episode-*.mp4",
