@@ -273,14 +273,14 @@ class Policy(BasePolicy):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy to a checkpoint file, without pickle."""
-        from imel.checkpoints.policy_file import save_policy
+        from imel.checkpoints.model_file import save_policy
 
         save_policy(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:
         """Read a policy from a checkpoint of a policy or of a whole model."""
-        from imel.checkpoints.policy_file import load_policy
+        from imel.checkpoints.model_file import load_policy
 
         return load_policy(cls, path, device)
 
