@@ -30,7 +30,7 @@ from imel.bench.tasks import find_task
 from imel.explain import explain
 from imel.explain.worth import lesson_worth
 from imel.policies import RidgePolicy
-from imel.runs.lessons import delete_lessons, play_sampled
+from imel.runs.deletion import delete_lessons, play_sampled
 
 TASKS = ("hopper", "walker2d", "halfcheetah", "ant")
 _EVERY = 5

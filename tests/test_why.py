@@ -24,7 +24,7 @@ from imel.explain import familiarity_of, policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.policies import POLICIES, ImelPolicy, RidgePolicy
 from imel.runs.evaluation import evaluate
-from imel.runs.lessons import visited_states
+from imel.runs.deletion import visited_states
 
 
 class UnposedPendulum(PendulumEnv):

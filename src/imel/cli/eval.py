@@ -35,31 +35,29 @@ class EvalArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: EvalArguments = parse(EvalArguments, argv, "imel eval", _DESCRIPTION)
-    stored = arguments.open(episodes=1)
-    env = stored.environment()
-    model = stored.load()
-    episodes, seed = arguments.episodes, arguments.seed
+    given: EvalArguments = parse(EvalArguments, argv, "imel eval", _DESCRIPTION)
+    stored = given.open(episodes=1)
+    env, model = stored.environment(), stored.load()
     played = {
-        "deterministic": evaluate(model.policy, env, episodes, seed),
-        "stochastic": evaluate(model.policy, env, episodes, seed, deterministic=False),
+        kind: evaluate(model.policy, env, given.episodes, given.seed, kind == "deterministic")
+        for kind in ("deterministic", "stochastic")
     }
-    if not arguments.json:
-        print(f"{env}, {episodes} episodes, model after {model.num_timesteps:,} steps")
-        for kind, returns in played.items():
-            print(f"{kind:<13}  return {returns}")
-    video = record_video(model.policy, env, stored.folder, seed) if arguments.video else None
-    if arguments.json:
+    video = record_video(model.policy, env, stored.folder, given.seed) if given.video else None
+    if given.json:
         document = {
             "env": env,
             "model": str(stored.model_path),
             "timesteps": model.num_timesteps,
-            "seed": seed,
-            "episodes": episodes,
+            "seed": given.seed,
+            "episodes": given.episodes,
             **{kind: returns.as_json() for kind, returns in played.items()},
             "video": None if video is None else str(video),
         }
         print(json.dumps(document, indent=2))
-    elif video is not None:
+        return 0
+    print(f"{env}, {given.episodes} episodes, model after {model.num_timesteps:,} steps")
+    for kind, returns in played.items():
+        print(f"{kind:<13}  return {returns}")
+    if video is not None:
         print(f"video: {video}")
     return 0

@@ -17,7 +17,7 @@ from imel.explain.reduced import random_lessons
 from imel.explain.worth import Worth, lesson_worth
 from imel.policies import RidgePolicy
 from imel.runs.evaluation import evaluate
-from imel.runs.lessons import play_sampled
+from imel.runs.deletion import play_sampled
 from imel.runs.stored import StoredRun
 from imel.settings import RidgeSettings
 

@@ -28,7 +28,7 @@ from imel.pictures.run import DOTS_PER_INCH
 from imel.policies import ImelPolicy, RidgePolicy
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.layout import DELETION, LESSONS
-from imel.runs.lessons import Deletion, delete_lessons
+from imel.runs.deletion import Deletion, delete_lessons
 from imel.runs.stored import StoredRun
 
 Array = NDArray[Any]

@@ -37,9 +37,6 @@ class PushArguments:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: PushArguments = parse(PushArguments, argv, "imel push", _DESCRIPTION)
-    place = push_to_hub(
-        arguments.run, arguments.repo, private=not arguments.public, licence=arguments.license
-    )
-    print(place)
+    given: PushArguments = parse(PushArguments, argv, "imel push", _DESCRIPTION)
+    print(push_to_hub(given.run, given.repo, private=not given.public, licence=given.license))
     return 0

@@ -25,7 +25,7 @@ from imel.pictures.why import Chosen, Why, draw_frames
 from imel.policies import ImelPolicy, RidgePolicy
 from imel.policies.names import DimensionNames
 from imel.runs.evaluation import EVALUATION_SEED
-from imel.runs.lessons import visited_states
+from imel.runs.deletion import visited_states
 
 _DESCRIPTION = """\
 Play an episode with a policy's mean action, and say what made the action at one step, or at its

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import json
 import tomllib
-import typing
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import tyro
 
 from imel.errors import SettingsError, nearest_name
-from imel.policies import POLICIES, ImelPolicy
+from imel.registry import find_policy, policy_names
 from imel.runs.trackers import TRACKERS, check_tracker
-from imel.settings import Settings
-from imel.settings.gone import GONE
+from imel.settings import Settings, updated
 
 
 def _whole(text: str) -> int:
     """Parse a whole number, also one written as 1e5."""
-    try:
-        return int(text)
-    except ValueError:
-        number = float(text)
-        if not number.is_integer():
-            raise ValueError(f"{text} is no whole number") from None
-        return int(number)
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(f"{text} is no whole number")
+    return int(number)
 
 
 Steps = Annotated[
@@ -42,18 +37,15 @@ Steps = Annotated[
 ]
 """A number of environment steps on a command line: 100000 or 1e5."""
 
-_SETTINGS = {f.name for policy in POLICIES.values() for f in fields(policy.settings_class)}
-POLICY_NAMES: dict[str, type[ImelPolicy]] = {
-    name.removesuffix("Policy").lower(): policy for name, policy in POLICIES.items()
-}
-
 
 @dataclass(frozen=True)
 class RunArguments:
     """What learns, for how long, and how it is evaluated."""
 
-    policy: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(POLICY_NAMES) + "}")] = "ridge"
-    """What learns: `ridge`, or one of the paper's policies."""
+    policy: Annotated[
+        str, tyro.conf.arg(metavar="{" + ",".join(policy_names()) + "}|MODULE:CLASS")
+    ] = "ridge"
+    """What learns: `ridge`, one of the paper's policies, or a class of your own."""
     total_timesteps: Steps = 100_000
     """Environment steps to learn for, over all environments together."""
     seed: int = 0
@@ -83,6 +75,18 @@ class RunArguments:
     """Where the networks and the memory live."""
 
 
+_RANGES = {
+    **dict.fromkeys(("seed", "eval_episodes", "evaluations"), (0, 2**31 - 1)),
+    **dict.fromkeys(("checkpoint_every", "checkpoints_kept", "threads"), (1, 2**31 - 1)),
+    "total_timesteps": (1, 2**31 - 1),
+}
+_RUN = [field.name for field in fields(RunArguments)]
+_NOT_OF_THE_OUTCOME = (
+    *("checkpoints_kept", "eval_episodes", "evaluations", "go_on_if_full"),
+    *("progress_json", "track", "track_project"),
+)
+
+
 @dataclass(frozen=True)
 class Plan:
     """Everything that decides a run's outcome; `config.json` is its written form."""
@@ -90,100 +94,45 @@ class Plan:
     env: str
     run: RunArguments
     settings: Settings
-    policy_kwargs: Mapping[str, Any]
 
-    @property
-    def policy_class(self) -> type[ImelPolicy]:
-        """The policy behind the short name."""
-        return find_policy(self.run.policy)
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Return the plan that a document describes; refuse unknown keys and bad values by name."""
+        env = document.get("env", "")
+        if not isinstance(env, str):
+            raise SettingsError(f"env={env!r} is not the id of an environment")
+        run = updated(
+            RunArguments(), {n: document[n] for n in _RUN if n in document}, "imel train", _RANGES
+        )
+        settings = {n: value for n, value in document.items() if n not in ("env", *_RUN)}
+        policy = find_policy(run.policy)
+        if run.track is not None:
+            check_tracker(run.track)
+        return cls(env, run, policy.Settings().updated(settings, also=("env", *_RUN)))
 
     def as_json(self) -> dict[str, Any]:
         """Return the document that `--config` reads back as this plan."""
-        return {
-            "env": self.env,
-            **asdict(self.run),
-            **self.settings.as_json(),
-            "policy_kwargs": {
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in self.policy_kwargs.items()
-            },
-        }
+        return {"env": self.env, **asdict(self.run), **self.settings.as_json()}
 
 
-def find_policy(name: str) -> type[ImelPolicy]:
-    """Return the policy behind a short name."""
-    if name not in POLICY_NAMES:
-        raise SettingsError(f"unknown policy '{name}'; {nearest_name(name, POLICY_NAMES)}")
-    return POLICY_NAMES[name]
+def outcome_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a plan's document decides the outcome of the run.
 
-
-def checked(run: RunArguments) -> RunArguments:
-    """Refuse numbers out of range, and a tracker that cannot be used."""
-    for name, least in (
-        ("total_timesteps", 1),
-        ("seed", 0),
-        ("eval_episodes", 0),
-        ("evaluations", 0),
-        ("checkpoint_every", 1),
-        ("checkpoints_kept", 1),
-        ("threads", 1),
-    ):
-        value = getattr(run, name)
-        if not least <= value < 2**31:
-            raise SettingsError(f"{name}={value} is not between {least} and {2**31 - 1}")
-    if run.track is not None:
-        check_tracker(run.track)
-    return run
-
-
-# --- files for `imel train --config`: JSON or TOML, every key checked ---
+    Where on a machine a dataset lay does not, and is nobody's business.
+    """
+    chosen = {name: value for name, value in document.items() if name not in _NOT_OF_THE_OUTCOME}
+    start = chosen.get("warm_start")
+    if isinstance(start, str) and start.endswith(".parquet"):
+        chosen["warm_start"] = Path(start).name
+    return chosen
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a JSON or TOML file; refuse unknown keys, wrong types and bad values by name."""
-    document = _parse(path)
+    """Read a file of settings for `imel train --config`, JSON or TOML."""
+    if not path.is_file():
+        raise SettingsError(f"there is no file {path}")
+    document = read_table(path)
     steps = document.get("total_timesteps")
     if isinstance(steps, float) and steps.is_integer():  # 1e5
         document["total_timesteps"] = int(steps)
-    try:
-        _check_document(document)
-    except SettingsError as error:
-        raise SettingsError(f"{path}: {error}") from None
-    return document
-
-
-def settings_in(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the algorithm's settings among a document's keys."""
-    return {name: value for name, value in document.items() if name in _SETTINGS}
-
-
-def _check_document(document: Mapping[str, Any]) -> None:
-    """Refuse unknown keys and values of the wrong type."""
-    hints = {"env": str, **typing.get_type_hints(RunArguments), "policy_kwargs": dict}
-    for name, value in document.items():
-        if name in _SETTINGS:
-            continue
-        if name in GONE:
-            raise SettingsError(f"'{name}' is no setting any more: {GONE[name]}")
-        if name not in hints:
-            raise SettingsError(
-                f"unknown key '{name}'; {nearest_name(name, _SETTINGS | set(hints))}"
-            )
-        hint = hints[name]
-        if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-            expected = getattr(hint, "__name__", str(hint))
-            raise SettingsError(f"{name}={value!r} is not of type {expected}")
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    kind = "TOML" if path.suffix == ".toml" else "JSON"
-    try:
-        text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text) if kind == "TOML" else json.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read {path}: {error}") from None
-    except (ValueError, RecursionError) as error:  # also numbers of many digits, endless nesting
-        raise SettingsError(f"{path} is not valid {kind}: {error}") from None
-    if not isinstance(document, dict):
-        raise SettingsError(f"{path} holds no table of settings")
     return document
