@@ -23,7 +23,7 @@ from imel.data.normaliser import Normaliser
 from imel.distributions import categorical
 from imel.explain.by_lessons import LessonContributions
 from imel.policies import POLICIES
-from imel.policies import ridge as ridge_update
+from imel.policies.ridge import ridge_update
 from imel.policies.ridge import features as ridge
 from pages import OUTPUT, PAGES, ROOT, SHELLS, TUTORIAL, blocks, commands, program, run_page
 from small import BATCH, LogBook
