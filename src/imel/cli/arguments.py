@@ -17,11 +17,13 @@ import tyro
 from rich.console import Console
 
 from imel.errors import SettingsError, nearest_name
+from imel.registry import find_policy
 from imel.runs.layout import BEST
 from imel.runs.stored import StoredRun, find_run
 
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """A run directory, or a model file."""
+OwnPolicy = Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")]
 EnvironmentId = Annotated[str | None, tyro.conf.arg(metavar="ENV")]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 Number = Annotated[int | None, tyro.conf.arg(metavar="N")]
@@ -37,6 +39,8 @@ class StoredRunArguments:
     """A run directory, or a model file."""
     env: EnvironmentId = None
     """Environment id, if not the one the run was trained on."""
+    policy: OwnPolicy = None
+    """The run's policy, if it is a class of your own: no file is a reason to run code."""
     best: Flag = False
     """Take the best model of the evaluations during training, not the last one."""
     threads: int = 1
@@ -46,6 +50,8 @@ class StoredRunArguments:
         """Find the run; refuse numbers that are too small."""
         require_at_least(self, **least, threads=1)
         torch.set_num_threads(self.threads)
+        if self.policy is not None:
+            find_policy(self.policy)
         return find_run(self.run / BEST if self.best else self.run, self.env)
 
 

@@ -42,6 +42,10 @@ def run(argv: Sequence[str]) -> int:
         kind: evaluate(model.policy, env, given.episodes, given.seed, kind == "deterministic")
         for kind in ("deterministic", "stochastic")
     }
+    if not given.json:
+        print(f"{env}, {given.episodes} episodes, model after {model.num_timesteps:,} steps")
+        for kind, returns in played.items():
+            print(f"{kind:<13}  return {returns}")
     video = record_video(model.policy, env, stored.folder, given.seed) if given.video else None
     if given.json:
         document = {
@@ -54,10 +58,6 @@ def run(argv: Sequence[str]) -> int:
             "video": None if video is None else str(video),
         }
         print(json.dumps(document, indent=2))
-        return 0
-    print(f"{env}, {given.episodes} episodes, model after {model.num_timesteps:,} steps")
-    for kind, returns in played.items():
-        print(f"{kind:<13}  return {returns}")
-    if video is not None:
+    elif video is not None:
         print(f"video: {video}")
     return 0

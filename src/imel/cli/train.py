@@ -21,15 +21,19 @@ from rich.console import Console
 from imel.algorithm import IMeL
 from imel.checkpoints import Checkpoint, latest_checkpoint
 from imel.checkpoints.run_checkpoints import differences
-from imel.cli.arguments import Flag, parse, peek, policy_of
+from imel.cli.arguments import Flag, parse, peek
+from imel.environments.envpool import usable_cores
 from imel.errors import CheckpointError, ImelError, SettingsError
 from imel.pictures.run import draw_run
+from imel.policies import Policy
+from imel.registry import find_policy, policies
 from imel.runs import layout
 from imel.runs.evaluation import best_of, evaluate_run
-from imel.runs.plan import Plan, outcome_of, read_config
+from imel.runs.plan import Plan, outcome_of, read_plan
 from imel.runs.provenance import provenance
 from imel.runs.running import learn, make_model
-from imel.runs.stored import differences_to_resume, find_run, require_own, run_id_of
+from imel.runs.stored import differences_to_resume, find_run, read_own, run_id_of
+from imel.settings import Settings, setting_names
 
 _DESCRIPTION = """\
 Learn a policy on a Gymnasium environment, evaluate it and draw it.
@@ -85,30 +89,27 @@ def run(argv: Sequence[str]) -> int:
 
 def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
     """Return the plan behind a command line, checked, and where it is to be carried out."""
-    if "auto" in argv or "--n-envs=auto" in argv:
-        argv = _with_environments(argv)
-    config = peek(argv, "--config")
-    usual = plan_from_file(None if config is None else Path(config), peek(argv, "--policy"))
+    if "auto" in argv or "--n-envs=auto" in argv:  # one environment a core: the plan has the number
+        cores = str(min(max(usable_cores(), Settings.n_envs), _MOST_ENVIRONMENTS))
+        argv = [cores if word == "auto" else word.replace("=auto", f"={cores}") for word in argv]
+    path = peek(argv, "--config")
+    usual = read_plan(None if path is None else Path(path), peek(argv, "--policy"))
     policy = find_policy(usual.run.policy)
-    flags = [word.partition("=")[0] for word in argv if word.startswith("--")]
-    refuse_unused([flag[2:].replace("-", "_") for flag in flags], policy)
+    _refuse_flags_of_others(argv, policy)
     words = tyro.conf.arg(metavar="ENV", help="Environment id, such as Pendulum-v1.")
     env: Any = Annotated[str, tyro.conf.Positional, words]
     groups = {"run": usual.run, "files": FileArguments(), policy.__name__: usual.settings}
     columns: list[Any] = [("env", env, field(default=usual.env or tyro.MISSING))]
     columns += [(name, type(group), field(default=group)) for name, group in groups.items()]
-    kind = make_dataclass("TrainArguments", columns, frozen=True)
-    given = parse(kind, argv, "imel train", _DESCRIPTION)
+    given = parse(make_dataclass("TrainArguments", columns), argv, "imel train", _DESCRIPTION)
     plan = Plan(given.env, given.run, getattr(given, policy.__name__))
     return Plan.of(plan.as_json()), given.files
 
 
-def _with_environments(argv: Sequence[str]) -> list[str]:
-    """Replace `--n-envs auto` by one environment a core: the plan has the number."""
-    number = str(min(max(usable_cores(), Settings.n_envs), _MOST_ENVIRONMENTS))
-    words = [f"--n-envs={number}" if word == "--n-envs=auto" else word for word in argv]
-    pairs = zip(["", *words], words, strict=False)
-    return [number if pair == ("--n-envs", "auto") else pair[1] for pair in pairs]
+def _refuse_flags_of_others(argv: Sequence[str], policy: type[Policy]) -> None:
+    typed = {word.partition("=")[0][2:].replace("-", "_") for word in argv if word[:2] == "--"}
+    every = {name for other in policies().values() for name in setting_names(other.Settings)}
+    policy.make_settings(dict.fromkeys(typed & every - set(setting_names(policy.Settings))))
 
 
 def carry_out(model: IMeL, plan: Plan, folder: Path) -> int:
@@ -160,7 +161,7 @@ def resume_run(folder: Path, plan: Plan, allow_differences: bool, fall_back: boo
         newest = latest_checkpoint(folder / layout.CHECKPOINTS, fall_back)
         final = _finished(folder, plan)
         for file in filter(None, (newest, final)):
-            require_own(file, folder)
+            read_own(file, folder)
             found += differences_to_resume(file.document, plan)
             if run_id_of(folder) is None:
                 found.append(f"{layout.PROVENANCE} does not name the run")

@@ -38,7 +38,8 @@ from imel.runs.layout import (
     read_evaluation,
     read_table,
 )
-from imel.runs.stored import differences_to_config, outcome_of, read_own
+from imel.runs.plan import outcome_of
+from imel.runs.stored import differences_to_config, read_own
 
 CARD = "README.md"
 KNOWN = (
@@ -247,7 +248,7 @@ def _limit(name: str) -> int:
 
 def check_files(folder: Path) -> None:
     """Refuse a damaged model, and files that are not what their names say."""
-    manifest = read_own(folder / MODEL, folder)
+    manifest = read_own(folder / MODEL, folder).document
     if manifest["policy"] in POLICIES:  # a class of somebody's own is not here to be asked
         IMeL.load(folder / MODEL)
     config, evaluation = read_table(folder / CONFIG), read_evaluation(folder / EVALUATION)

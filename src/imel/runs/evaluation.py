@@ -26,7 +26,7 @@ from imel.environments.making import make_environments
 from imel.environments.playing import LONGEST, play_policy
 from imel.environments.simulators import make
 from imel.errors import ImelError
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.runs import layout
 from imel.runs.plan import Plan
 from imel.runs.stored import describe
@@ -57,7 +57,7 @@ class Returns:
 
 
 def evaluate(
-    policy: ImelPolicy,
+    policy: Policy,
     env_id: str,
     episodes: int,
     seed: int = EVALUATION_SEED,
@@ -184,7 +184,7 @@ def best_of(folder: Path) -> tuple[int, float] | None:
 
 
 @contextlib.contextmanager
-def _random_states_kept(policy: ImelPolicy) -> Iterator[None]:
+def _random_states_kept(policy: Policy) -> Iterator[None]:
     """Put the policy's generator and the global ones, which environments may use, back."""
     own, of_python = policy.generator.get_state(), random.getstate()
     of_numpy = np.random.get_state()  # noqa: NPY002 (not ours, and left as it was)
@@ -200,7 +200,7 @@ def _random_states_kept(policy: ImelPolicy) -> Iterator[None]:
 # --- videos ---
 
 
-def record_video(policy: ImelPolicy, env_id: str, folder: Path, seed: int) -> Path:
+def record_video(policy: Policy, env_id: str, folder: Path, seed: int) -> Path:
     """Play one deterministic episode into a video file in a folder."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".video-") as place:
         try:

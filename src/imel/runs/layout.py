@@ -42,9 +42,7 @@ _MADE_BY_A_RUN = (
     *(PROBE, PROBE_PICTURE, "events.out.tfevents.*"),
     *(f"{CHECKPOINTS}/iteration-*.safetensors", f"{VIDEO}-episode-*.mp4"),
 )
-_LEFT_BY_A_KILLED_WRITER = [
-    path.with_name(f".{path.name}.*") for path in map(Path, _MADE_BY_A_RUN)
-]
+_LEFT_BY_A_KILLED_WRITER = [path.with_name(f".{path.name}.*") for path in map(Path, _MADE_BY_A_RUN)]
 
 
 @contextlib.contextmanager

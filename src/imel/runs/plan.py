@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import tyro
 
-from imel.errors import SettingsError, nearest_name
-from imel.registry import find_policy, policy_names
+from imel.errors import SettingsError
+from imel.registry import find_policy, loaded_policy, policy_names
+from imel.runs.layout import read_table
 from imel.runs.trackers import TRACKERS, check_tracker
-from imel.settings import Settings, updated
+from imel.settings import Settings, setting, setting_names, updated
 
 
 def _whole(text: str) -> int:
@@ -38,6 +37,9 @@ Steps = Annotated[
 """A number of environment steps on a command line: 100000 or 1e5."""
 
 
+_MOST = 2**31 - 1
+
+
 @dataclass(frozen=True)
 class RunArguments:
     """What learns, for how long, and how it is evaluated."""
@@ -46,20 +48,20 @@ class RunArguments:
         str, tyro.conf.arg(metavar="{" + ",".join(policy_names()) + "}|MODULE:CLASS")
     ] = "ridge"
     """What learns: `ridge`, one of the paper's policies, or a class of your own."""
-    total_timesteps: Steps = 100_000
+    total_timesteps: Steps = setting(100_000, high=_MOST)
     """Environment steps to learn for, over all environments together."""
-    seed: int = 0
+    seed: int = setting(0, low=0, high=_MOST)
     """Seed of everything random."""
     warm_start: Annotated[str | None, tyro.conf.arg(metavar="FILE|ID")] = None
     """Begin with the memories of a Parquet file of `imel export`, or of a local Minari dataset."""
-    eval_episodes: int = 20
+    eval_episodes: int = setting(20, low=0, high=_MOST)
     """Episodes of the deterministic evaluation at the end; 0 for none."""
-    evaluations: int = 10
+    evaluations: int = setting(10, low=0, high=_MOST)
     """Deterministic evaluations of 5 episodes during training, evenly spaced; 0 for none. They
     change nothing about what is learned. The best model is kept as best.safetensors."""
-    checkpoint_every: int = 20
+    checkpoint_every: int = setting(20, high=_MOST)
     """Iterations between checkpoints. Episodes under way go on."""
-    checkpoints_kept: int = 2
+    checkpoints_kept: int = setting(2, high=_MOST)
     """Checkpoints that are kept, the newest ones."""
     go_on_if_full: tyro.conf.FlagCreatePairsOff[bool] = False
     """If a checkpoint cannot be written, say so and go on without it instead of ending the run."""
@@ -69,18 +71,14 @@ class RunArguments:
     """Send what is logged to an experiment tracker as well."""
     track_project: Annotated[str, tyro.conf.arg(metavar="NAME")] = "imel"
     """The tracker's project."""
-    threads: int = 1
+    threads: int = setting(1, high=_MOST)
     """Threads of the linear algebra. One is fastest for networks and memories of this size."""
     device: str = "cpu"
     """Where the networks and the memory live."""
 
 
-_RANGES = {
-    **dict.fromkeys(("seed", "eval_episodes", "evaluations"), (0, 2**31 - 1)),
-    **dict.fromkeys(("checkpoint_every", "checkpoints_kept", "threads"), (1, 2**31 - 1)),
-    "total_timesteps": (1, 2**31 - 1),
-}
-_RUN = [field.name for field in fields(RunArguments)]
+_RUN = setting_names(RunArguments)
+_NO_SETTINGS = ("env", *_RUN)
 _NOT_OF_THE_OUTCOME = (
     *("checkpoints_kept", "eval_episodes", "evaluations", "go_on_if_full"),
     *("progress_json", "track", "track_project"),
@@ -101,14 +99,11 @@ class Plan:
         env = document.get("env", "")
         if not isinstance(env, str):
             raise SettingsError(f"env={env!r} is not the id of an environment")
-        run = updated(
-            RunArguments(), {n: document[n] for n in _RUN if n in document}, "imel train", _RANGES
-        )
-        settings = {n: value for n, value in document.items() if n not in ("env", *_RUN)}
-        policy = find_policy(run.policy)
+        settings = {n: value for n, value in document.items() if n not in _NO_SETTINGS}
+        run = updated(RunArguments(), {n: document[n] for n in _RUN if n in document})
         if run.track is not None:
             check_tracker(run.track)
-        return cls(env, run, policy.Settings().updated(settings, also=("env", *_RUN)))
+        return cls(env, run, find_policy(run.policy).make_settings(settings, _NO_SETTINGS))
 
     def as_json(self) -> dict[str, Any]:
         """Return the document that `--config` reads back as this plan."""
@@ -127,12 +122,20 @@ def outcome_of(document: Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read a file of settings for `imel train --config`, JSON or TOML."""
-    if not path.is_file():
+def read_plan(path: Path | None, policy: str | None = None) -> Plan:
+    """Return the plan in a file, JSON or TOML, or the default one; `policy` replaces its policy.
+
+    A class of its user's own is imported only if `policy` names it: a file runs no code.
+    """
+    if path is not None and not path.is_file():
         raise SettingsError(f"there is no file {path}")
-    document = read_table(path)
-    steps = document.get("total_timesteps")
+    document = {} if path is None else read_table(path)
+    steps, held = document.get("total_timesteps"), document.get("policy", "ridge")
     if isinstance(steps, float) and steps.is_integer():  # 1e5
         document["total_timesteps"] = int(steps)
-    return document
+    if policy is None and isinstance(held, str) and loaded_policy(held) is None and ":" in held:
+        raise SettingsError(f"{path} names a policy of its user's own: add --policy {held}")
+    try:
+        return Plan.of(document if policy is None else document | {"policy": policy})
+    except SettingsError as error:
+        raise SettingsError(str(error) if path is None else f"{path}: {error}") from None

@@ -17,7 +17,7 @@ from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputF
 
 from imel.algorithm import IMeL
 from imel.checkpoints.run_checkpoints import RunCheckpoints
-from imel.errors import ImelError, SettingsError, one_line
+from imel.errors import ImelError, SettingsError
 from imel.registry import find_policy
 from imel.runs import layout
 from imel.runs.evaluation import Evaluations

@@ -19,7 +19,8 @@ from safetensors import SafetensorError, safe_open
 
 from imel.algorithm import IMeL
 from imel.checkpoints import Checkpoint, checkpoints_in
-from imel.checkpoints.checkpoint import circumstances, library_versions, path_for
+from imel.checkpoints.checkpoint import Source, circumstances, library_versions, path_for
+from imel.checkpoints.model_file import require_model
 from imel.checkpoints.run_checkpoints import NAME, differences
 from imel.errors import CheckpointError, ImelError
 from imel.runs import layout
@@ -73,8 +74,7 @@ class StoredRun:
             return Checkpoint.read(path)
         if path.name != layout.MODEL:
             raise ImelError(f"{self.place} holds no model ({layout.MODEL})")
-        read = Checkpoint.read(path)
-        require_own(read, self.place)
+        read = read_own(path, self.place)
         found = differences_to_config(read.document, self.config)
         found += differences(read.document["versions"], library_versions())
         if found:
@@ -150,18 +150,21 @@ def run_id_of(folder: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def require_own(read: Checkpoint, folder: Path) -> None:
-    """Refuse a model or checkpoint that belongs to another run than the one in a folder."""
-    path, document = read.path, read.document
-    own, other = run_id_of(folder), document["run"]["id"]
+def read_own(file: Source, folder: Path) -> Checkpoint:
+    """Read a model or checkpoint of the run in a folder; refuse that of another run."""
+    read = Checkpoint.read(file)
+    require_model(read)
+    path, document, own = read.path, read.document, run_id_of(folder)
+    other, iteration = document["run"]["id"], document["progress"]["iteration"]
     if own is not None and own != other:
         raise CheckpointError(f"{path} belongs to another run ({other[:12]}), not to {own[:12]}")
     held, policy = document["policy"], layout.read_table(folder / layout.CONFIG).get("policy")
     if policy not in (None, held):
         raise CheckpointError(f"{path} holds {held}, not the {policy} that {folder} is about")
-    name, iteration = NAME.fullmatch(path.name), document["progress"]["iteration"]
+    name = NAME.fullmatch(path.name)
     if name is not None and int(name[1]) != iteration:
         raise CheckpointError(f"{path} is that of iteration {iteration}, not what its name says")
+    return read
 
 
 def _choices(document: Mapping[str, Any]) -> dict[str, Any]:

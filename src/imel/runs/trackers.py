@@ -19,7 +19,6 @@ from imel.errors import ImelError, SettingsError, nearest_name
 from imel.extras import require
 from imel.runs import layout
 
-
 TRACKERS = {"wandb": "step", "trackio": "_next_step"}
 """Packages, and the attribute of their runs that is the next step."""
 
