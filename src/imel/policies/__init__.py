@@ -5,6 +5,7 @@ from imel.policies.paper.attentive import AnpPolicy
 from imel.policies.paper.mki import MkiPolicy
 from imel.policies.paper.nearest import NearestPolicy
 from imel.policies.paper.neural_process import NpPolicy
+from imel.policies.paper.paper_policy import PaperPolicy
 from imel.policies.paper.regressor import RegressorPolicy
 from imel.policies.ridge.ridge_policy import RidgePolicy
 
@@ -13,6 +14,7 @@ __all__ = [
     "MkiPolicy",
     "NearestPolicy",
     "NpPolicy",
+    "PaperPolicy",
     "Policy",
     "RegressorPolicy",
     "RidgePolicy",

@@ -195,12 +195,13 @@ class Policy(BasePolicy):
             actions = self.distribution.sample(mean, std, noise.numpy())
         return torch.as_tensor(self.distribution.emit(actions), device=self.device)
 
-    # --- explaining ---
+    # --- explaining: by memories, unless a policy is made of something else ---
 
-    def explain(self, states: Tensor, names: DimensionNames) -> list[Readable]:
-        """Explain the mean at raw states, one explanation for each."""
-        del states, names
-        raise ImelError(f"{type(self).__name__} does not say what is behind its actions")
+    def explain(self, states: Tensor, names: DimensionNames) -> Sequence[Readable]:
+        """Explain the deterministic means at raw states."""  # [T, d_s]
+        from imel.explain.by_memories import explain_memories
+
+        return explain_memories(self, states, names)
 
     def without(
         self,
@@ -208,9 +209,15 @@ class Policy(BasePolicy):
         rows: Rows | None = None,
         episodes: Rows | None = None,
     ) -> Self:
-        """Return a copy of the policy without some lessons, or without some memories."""
-        del lessons, rows, episodes
-        raise ImelError(f"{type(self).__name__} cannot do without some of its experience")
+        """Return a copy that lacks some memories: see `imel.explain.policy_without`."""
+        from imel.explain.reduced import without_memories
+
+        if lessons is not None:
+            raise ImelError(
+                f"{type(self).__name__} has memories and no lessons: leave out memories by "
+                "without=[...] (rows) or without_episodes=[...]"
+            )
+        return without_memories(self, rows, episodes)
 
     @property
     def dimensions(self) -> Dimensions:

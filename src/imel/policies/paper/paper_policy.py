@@ -8,7 +8,7 @@ Each kind of interpolator has a file with its formula, its settings and its poli
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from gymnasium import spaces
@@ -17,13 +17,13 @@ from torch import Tensor
 from imel.data.advantage import Estimator
 from imel.data.experience import Context
 from imel.errors import SettingsError
-from imel.policies.base import Policy, Rows
+from imel.policies.base import Policy
 from imel.policies.paper.interpolator import Conditioned, Interpolator
 from imel.policies.paper.paper_update import PaperUpdate
 from imel.settings import Ends, Multiple, Range, setting
 
 if TYPE_CHECKING:
-    from imel.explain.explanation import Readable
+    from imel.explain import Explanation
     from imel.learner import LearnerState
     from imel.policies.names import DimensionNames
     from imel.policies.update import Update
@@ -173,19 +173,8 @@ class PaperPolicy(Policy):
 
     # --- explaining ---
 
-    def explain(self, states: Tensor, names: DimensionNames) -> list[Readable]:
-        """Explain the means at raw states by the memories they are interpolated from."""
-        from imel.explain.by_memories import explain_memories
+    def explain(self, states: Tensor, names: DimensionNames) -> list[Explanation]:
+        """Explain the deterministic means at raw states by the memories interpolated."""
+        from imel.explain.by_memories import explain_interpolation
 
-        return [explain_memories(self, state[None], names) for state in states]
-
-    def without(
-        self,
-        lessons: Rows | None = None,
-        rows: Rows | None = None,
-        episodes: Rows | None = None,
-    ) -> Self:
-        """Return a copy without some memories."""
-        from imel.explain.reduced import without_memories
-
-        return without_memories(self, rows, episodes, lessons is not None)
+        return explain_interpolation(self, states, names)

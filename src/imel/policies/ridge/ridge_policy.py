@@ -18,6 +18,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from imel.errors import ImelError
 from imel.policies.base import Policy, Rows
 from imel.policies.ridge.features import Design, Features, RandomFeatures, damped_inverse
 from imel.policies.ridge.ledger import Lessons
@@ -26,7 +27,7 @@ from imel.registry import register
 from imel.settings import Choice, Range, setting
 
 if TYPE_CHECKING:
-    from imel.explain.explanation import Readable
+    from imel.explain.by_lessons import LessonExplanation
     from imel.learner import LearnerState
     from imel.policies.names import DimensionNames
     from imel.policies.update import Update
@@ -172,11 +173,11 @@ class RidgePolicy(Policy):
 
     # --- explaining ---
 
-    def explain(self, states: Tensor, names: DimensionNames) -> list[Readable]:
-        """Take the means at raw states apart into lessons."""
+    def explain(self, states: Tensor, names: DimensionNames) -> list[LessonExplanation]:
+        """Take the deterministic means at raw states apart into lessons."""
         from imel.explain.by_lessons import explain_lessons
 
-        return list(explain_lessons(self, states, names))
+        return explain_lessons(self, states, names)
 
     def without(
         self,
@@ -184,10 +185,15 @@ class RidgePolicy(Policy):
         rows: Rows | None = None,
         episodes: Rows | None = None,
     ) -> Self:
-        """Return a copy without the lessons of some episodes."""
+        """Return a copy that lacks some lessons: see `imel.explain.policy_without`."""
         from imel.explain.reduced import without_lessons
 
-        return without_lessons(self, lessons, rows is not None or episodes is not None)
+        if rows is not None or episodes is not None:
+            raise ImelError(
+                f"{type(self).__name__} is a sum of lessons, which stay when memories go: leave "
+                "lessons out by policy_without(lessons=[...]) or explain(..., without_lessons=...)"
+            )
+        return without_lessons(self, [] if lessons is None else lessons)
 
     # --- files and export ---
 
