@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from imel.environments.playing import environment_of, play_policy
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.explain.worth import PlayedEpisode
-from imel.policies import Policy
+from imel.policies import Policy, RidgePolicy
 from imel.runs.evaluation import evaluate
 
 Array = NDArray[Any]
@@ -43,7 +43,7 @@ class Deletion:
 
 
 def play_sampled(
-    policy: Policy,
+    policy: RidgePolicy,
     env_id: str,
     seeds: Sequence[int],
     progress: Callable[[float], None] = lambda share: None,
@@ -66,7 +66,7 @@ def visited_states(policy: Policy, env_id: str, seed: int) -> Array:
 
 
 def delete_lessons(
-    policy: Policy,
+    policy: RidgePolicy,
     env_id: str,
     episodes: int,
     draws: int,

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from gymnasium.wrappers import RecordVideo
 from rich.console import Console
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -65,7 +62,10 @@ def evaluate(
     progress: Callable[[float], None] = lambda share: None,
     workers: bool = False,
 ) -> Returns:
-    """Play episodes; the same seed gives the same episodes. `progress` is told after each step."""
+    """Play episodes, the same for the same seed; the policy's own random state stays as it is.
+
+    `progress` is told after each step.
+    """
 
     def tell(played: dict[str, Any], _: dict[str, Any]) -> None:
         steps = played["current_lengths"].sum() / limit
@@ -80,15 +80,19 @@ def evaluate(
         spec = env.get_attr("spec", [0])[0]
         limit = getattr(spec, "max_episode_steps", None) or LONGEST
         env.seed(seed)
+        before = policy.generator.get_state()
         policy.generator.manual_seed(seed)
-        played: Any = evaluate_policy(
-            policy,  # which predicts as its algorithm does
-            env,
-            episodes,
-            deterministic=deterministic,
-            callback=tell,
-            return_episode_rewards=True,
-        )
+        try:
+            played: Any = evaluate_policy(
+                policy,  # which predicts as its algorithm does
+                env,
+                episodes,
+                deterministic=deterministic,
+                callback=tell,
+                return_episode_rewards=True,
+            )
+        finally:
+            policy.generator.set_state(before)
     returns, lengths = played
     return Returns([float(value) for value in returns], [int(value) for value in lengths])
 
@@ -114,8 +118,8 @@ class Evaluations(BaseCallback):
     """Evaluates the policy now and then; keeps the best model beside the last one.
 
     Writes `evaluations.json` and `best.safetensors`. Of equally good models the latest is kept.
-    Nothing about the run changes: environments and starts are others, and every random state is
-    put back. When one is due follows from the steps alone, so a resumed run takes the same.
+    Nothing about the run changes: environments, starts and draws are others. When one is due
+    follows from the steps alone, so a resumed run takes the same.
     """
 
     model: IMeL
@@ -149,14 +153,9 @@ class Evaluations(BaseCallback):
     def _evaluate(self) -> None:
         model, plan, seed = self.model, self._plan, _TRAINING_SEED
         try:
-            with _random_states_kept(model.policy):
-                played = evaluate(
-                    model.policy,
-                    plan.env,
-                    _TRAINING_EPISODES,
-                    seed,
-                    workers=plan.settings.workers,
-                )
+            played = evaluate(
+                model.policy, plan.env, _TRAINING_EPISODES, seed, workers=plan.settings.workers
+            )
         except ImelError as error:
             warnings.warn(f"no evaluation: {error}", RuntimeWarning, stacklevel=2)
             return
@@ -181,20 +180,6 @@ def best_of(folder: Path) -> tuple[int, float] | None:
     rows = layout.read_evaluations(folder / layout.EVALUATIONS)
     means = {row["timesteps"]: float(row["deterministic"]["mean"]) for row in rows}
     return None if steps is None or steps not in means else (steps, means[steps])
-
-
-@contextlib.contextmanager
-def _random_states_kept(policy: Policy) -> Iterator[None]:
-    """Put the policy's generator and the global ones, which environments may use, back."""
-    own, of_python = policy.generator.get_state(), random.getstate()
-    of_numpy = np.random.get_state()  # noqa: NPY002 (not ours, and left as it was)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        policy.generator.set_state(own)
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)  # noqa: NPY002
 
 
 # --- videos ---

@@ -73,12 +73,7 @@ def learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None
                 reset_num_timesteps=resumed_at is None,
             )
     except Exception as error:  # an environment, a callback, a full disk, a defect of ours
-        said = str(error)
-        if not isinstance(error, ImelError):
-            said = f"training failed with {type(error).__name__}: {error}"
-        if not isinstance(error, ImelError) or error.__cause__:
-            said += f" ({_traceback(folder)})"
-        raise ImelError(f"{said}; {_tried_to_save(model, folder)}") from None
+        raise ImelError(_rescued(model, folder, error)) from None
     finally:
         for close in (checkpoints.wait, model.logger.close, episodes.close, model.env.close):
             with contextlib.suppress(OSError):  # a full disk, a folder that is gone: said already
@@ -86,26 +81,26 @@ def learn(model: IMeL, plan: Plan, folder: Path, console: Console) -> int | None
     return stop.received
 
 
-def _traceback(folder: Path) -> str:
-    """Write the current exception to a file and return its path, or why there is none."""
-    report = folder / layout.TRACEBACK
-    try:
-        report.write_text(traceback.format_exc(), encoding="utf-8")
-    except OSError as error:
-        return f"no {layout.TRACEBACK}: {error.strerror}"
-    return str(report)
-
-
-def _tried_to_save(model: IMeL, folder: Path) -> str:
-    """Save the model after a failure; return a sentence that says where, or why not."""
-    path = folder / layout.MODEL
+def _rescued(model: IMeL, folder: Path, error: Exception) -> str:
+    """Save the model after a failure; say what has failed, where it is told, and what is saved."""
+    report, path = folder / layout.TRACEBACK, folder / layout.MODEL
+    said = str(error)
+    if not isinstance(error, ImelError):
+        said = f"training failed with {type(error).__name__}: {error}"
+    if not isinstance(error, ImelError) or error.__cause__:
+        try:
+            report.write_text(traceback.format_exc(), encoding="utf-8")
+            said += f" ({report})"
+        except OSError as full:
+            said += f" (no {layout.TRACEBACK}: {full.strerror})"
     try:
         if not folder.is_dir():
             raise FileNotFoundError(errno.ENOENT, "the run's folder is gone")
         model.save(path)
-    except (OSError, ImelError) as error:
-        return f"the model could not be saved: {getattr(error, 'strerror', None) or error}"
-    return f"the model as of step {model.num_timesteps} is in {path}"
+    except (OSError, ImelError) as reason:
+        why = getattr(reason, "strerror", None) or reason
+        return f"{said}; the model could not be saved: {why}"
+    return f"{said}; the model as of step {model.num_timesteps} is in {path}"
 
 
 class StopOnSignal(BaseCallback):

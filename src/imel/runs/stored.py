@@ -7,7 +7,6 @@ refused everywhere; a run that was made otherwise goes on only if that is asked 
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,18 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from imel.algorithm import IMeL
-from imel.checkpoints import Checkpoint, checkpoints_in
+from imel.checkpoints import Checkpoint, checkpoints_in, read_document
 from imel.checkpoints.checkpoint import Source, circumstances, library_versions, path_for
 from imel.checkpoints.model_file import require_model
 from imel.checkpoints.run_checkpoints import NAME, differences
 from imel.errors import CheckpointError, ImelError
 from imel.runs import layout
 from imel.runs.plan import Plan, outcome_of
-
-_DAMAGED = (SafetensorError, OSError, RecursionError, AttributeError, LookupError)
 
 
 @dataclass(frozen=True)
@@ -129,15 +124,14 @@ def find_run(place: Path, env: str | None = None) -> StoredRun:
 def describe(path: Path, own: str | None = None) -> StoredModel:
     """Read how far a model was trained; its tensors are read and checked when it is opened."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            manifest = json.loads((file.metadata() or {})["manifest"])
-        if own is not None and manifest["run"]["id"] != own:
+        document = read_document(path)
+        if own is not None and document["run"]["id"] != own:
             return StoredModel(path, None, None, f"{path.name} belongs to another run")
-        done = [manifest.get("progress", {}).get(name) for name in ("iteration", "num_timesteps")]
+        done = [document.get("progress", {}).get(name) for name in ("iteration", "num_timesteps")]
         if not all(number is None or type(number) is int for number in done):
             raise ValueError("what was counted are no numbers")
         return StoredModel(path, *done)
-    except (*_DAMAGED, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return StoredModel(path, None, None, f"{path.name} is damaged or no imel checkpoint")
 
 
