@@ -32,7 +32,7 @@ from imel.runs.evaluation import best_of, evaluate_run
 from imel.runs.plan import Plan, outcome_of, read_plan
 from imel.runs.provenance import provenance
 from imel.runs.running import learn, make_model
-from imel.runs.stored import differences_to_resume, find_run, read_own, run_id_of
+from imel.runs.stored import StoredRun, differences_to_resume
 from imel.settings import Settings, setting_names
 
 _DESCRIPTION = """\
@@ -114,7 +114,7 @@ def _refuse_flags_of_others(argv: Sequence[str], policy: type[Policy]) -> None:
 
 def carry_out(model: IMeL, plan: Plan, folder: Path) -> int:
     """Train what is left to train, save, evaluate and draw; return the exit code."""
-    if run_id_of(folder) is None:
+    if not (folder / layout.PROVENANCE).is_file():  # the run is new, or it was lost
         layout.write_json(folder / layout.PROVENANCE, {"run": model.run_id, **provenance()})
     console = Console()
     signal_received = learn(model, plan, folder, console)
@@ -122,7 +122,7 @@ def carry_out(model: IMeL, plan: Plan, folder: Path) -> int:
         finish(model, plan, folder, console, save=True)
         return 0
     model.save(folder / layout.MODEL)
-    newest = find_run(folder).models[:-1]
+    newest = StoredRun.of(folder).models[:-1]
     print(
         f"imel: interrupted; the model as of step {model.num_timesteps} is in "
         f"{folder / layout.MODEL}; from step {newest[-1].timesteps if newest else 0} go on with: "
@@ -156,14 +156,13 @@ def resume_run(folder: Path, plan: Plan, allow_differences: bool, fall_back: boo
     """Continue the run in a folder by a plan, which ought to be its own; return the exit code."""
     torch.set_num_threads(plan.run.threads)
     with layout.held(folder):
-        config = layout.read_table(folder / layout.CONFIG)
-        found = differences(outcome_of(config), outcome_of(plan.as_json()))
+        stored = StoredRun.of(folder)
+        found = differences(outcome_of(stored.config), outcome_of(plan.as_json()))
         newest = latest_checkpoint(folder / layout.CHECKPOINTS, fall_back)
         final = _finished(folder, plan)
         for file in filter(None, (newest, final)):
-            read_own(file, folder)
-            found += differences_to_resume(file.document, plan)
-            if run_id_of(folder) is None:
+            found += differences_to_resume(stored.own(file).document, plan)
+            if stored.run_id is None:
                 found.append(f"{layout.PROVENANCE} does not name the run")
         if found and not allow_differences:
             reasons = "; ".join(dict.fromkeys(found))
@@ -174,7 +173,7 @@ def resume_run(folder: Path, plan: Plan, allow_differences: bool, fall_back: boo
             return 0
         if newest is None:  # none was taken yet
             model = make_model(plan)
-            model.run_id = run_id_of(folder) or model.run_id
+            model.run_id = stored.run_id or model.run_id
         else:
             model = IMeL.resume(newest, plan.env, plan.run.device, **plan.settings.as_json())
         print(f"{folder} goes on at step {model.num_timesteps:,} of {plan.run.total_timesteps:,}")

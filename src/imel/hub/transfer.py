@@ -39,7 +39,7 @@ from imel.runs.layout import (
     read_table,
 )
 from imel.runs.plan import outcome_of
-from imel.runs.stored import differences_to_config, read_own
+from imel.runs.stored import StoredRun, differences_to_config
 
 CARD = "README.md"
 KNOWN = (
@@ -248,7 +248,7 @@ def _limit(name: str) -> int:
 
 def check_files(folder: Path) -> None:
     """Refuse a damaged model, and files that are not what their names say."""
-    manifest = read_own(folder / MODEL, folder).document
+    manifest = StoredRun.of(folder).own(folder / MODEL).document
     if loaded_policy(manifest["policy"]) is not None:  # somebody's own cannot be asked
         IMeL.load(folder / MODEL)
     config, evaluation = read_table(folder / CONFIG), read_evaluation(folder / EVALUATION)

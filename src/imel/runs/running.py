@@ -47,8 +47,8 @@ def _logger(plan: Plan, folder: Path, resumed_at: int | None, console: Console) 
     names = [layout.PROGRESS, *([layout.PROGRESS_JSON] if run.progress_json else [])]
     outputs += [progress_file(folder / name, resumed_at) for name in names]
     outputs.append(TensorBoardOutputFormat(str(folder)))
-    label = find_policy(run.policy).label
-    title = f"{plan.env}, {label}, seed {run.seed}, {plan.settings.n_envs} environments"
+    policy = find_policy(run.policy).__name__
+    title = f"{plan.env}, {policy}, seed {run.seed}, {plan.settings.n_envs} environments"
     outputs.append(RunDisplay(title, run.total_timesteps, console, resumed_at or 0))
     return Logger(str(folder), outputs)
 

@@ -50,6 +50,24 @@ class StoredRun:
     """The environment it was trained on, or another one that was asked for, if any is known."""
     config: dict[str, Any]
     """What is in config.json; empty for a model without one beside it."""
+    run_id: str | None
+    """The run's id by its folder; None of a model file, and where nothing names it."""
+
+    @classmethod
+    def of(cls, place: Path, env: str | None = None) -> StoredRun:
+        """Read what a place says of its run; there may be no model yet."""
+        if not place.is_dir():
+            file = place if place.is_file() else path_for(place)
+            paths, folder, run_id = [file] * file.is_file(), file.parent, None
+        else:
+            final, folder = place / layout.MODEL, place
+            paths = checkpoints_in(place / layout.CHECKPOINTS) + [final] * final.is_file()
+            run_id = layout.read_table(place / layout.PROVENANCE).get("run")
+        config = layout.read_table(folder / layout.CONFIG)
+        if not isinstance(config.get("env"), str | None):
+            raise ImelError(f"{place} names no environment in its {layout.CONFIG}")
+        known = run_id if isinstance(run_id, str) else None
+        return cls(place, tuple(paths), env or config.get("env"), config, known)
 
     @property
     def folder(self) -> Path:
@@ -69,7 +87,7 @@ class StoredRun:
             return Checkpoint.read(path)
         if path.name != layout.MODEL:
             raise ImelError(f"{self.place} holds no model ({layout.MODEL})")
-        read = read_own(path, self.place)
+        read = self.own(path)
         found = differences_to_config(read.document, self.config)
         found += differences(read.document["versions"], library_versions())
         if found:
@@ -78,14 +96,29 @@ class StoredRun:
 
     @property
     def model_path(self) -> Path:
-        """The file of the trained model."""
+        """The file of the trained model, verified."""
         return self.checkpoint.path
 
     @cached_property
     def models(self) -> tuple[StoredModel, ...]:
         """What the manifests of all models say."""
-        own = run_id_of(self.place) if self.place.is_dir() else None
-        return tuple(describe(path, own) for path in self.paths)
+        return tuple(describe(path, self.run_id) for path in self.paths)
+
+    def own(self, file: Source) -> Checkpoint:
+        """Read a model or checkpoint of this run; refuse that of another one."""
+        read = Checkpoint.read(file)
+        require_model(read)
+        path, document, place = read.path, read.document, self.place
+        run, iteration = document["run"]["id"], document["progress"]["iteration"]
+        if self.run_id not in (None, run):
+            raise CheckpointError(f"{path} belongs to another run ({run[:12]}), not to {place}")
+        held, policy = document["policy"], self.config.get("policy")
+        if policy not in (None, held):
+            raise CheckpointError(f"{path} holds {held}, not the {policy} that {place} is about")
+        name = NAME.fullmatch(path.name)
+        if name is not None and int(name[1]) != iteration:
+            raise CheckpointError(f"{path} is that of iteration {iteration}, not what its name says")
+        return read
 
     def load(self) -> IMeL:
         """Return the trained model."""
@@ -102,23 +135,13 @@ class StoredRun:
 
 def find_run(place: Path, env: str | None = None) -> StoredRun:
     """Find the models of a run directory, or a single model file."""
+    run = StoredRun.of(place, env)
+    if run.paths:
+        return run
     if place.is_dir():
-        final = place / layout.MODEL
-        paths = checkpoints_in(place / layout.CHECKPOINTS) + [final] * final.is_file()
-        if not paths:
-            raise ImelError(
-                f"{place} holds no model ({layout.MODEL}) and no checkpoints; "
-                "is it the folder of a run?"
-            )
-    else:
-        paths = [place if place.is_file() else path_for(place)]
-        if not paths[0].is_file():
-            raise ImelError(f"there is no run directory and no model file at {place}")
-    config = layout.read_table((place if place.is_dir() else paths[0].parent) / layout.CONFIG)
-    named = config.get("env")
-    if not isinstance(named, str | None):
-        raise ImelError(f"{place} names no environment in its {layout.CONFIG}")
-    return StoredRun(place, tuple(paths), env or named, config)
+        none = f"no model ({layout.MODEL}) and no checkpoints"
+        raise ImelError(f"{place} holds {none}; is it the folder of a run?")
+    raise ImelError(f"there is no run directory and no model file at {place}")
 
 
 def describe(path: Path, own: str | None = None) -> StoredModel:
@@ -135,30 +158,7 @@ def describe(path: Path, own: str | None = None) -> StoredModel:
         return StoredModel(path, None, None, f"{path.name} is damaged or no imel checkpoint")
 
 
-# --- whose a file is, and all that decided its bits ---
-
-
-def run_id_of(folder: Path) -> str | None:
-    """Return the id of the run in a folder; None where nothing names it."""
-    found = layout.read_table(folder / layout.PROVENANCE).get("run")
-    return found if isinstance(found, str) else None
-
-
-def read_own(file: Source, folder: Path) -> Checkpoint:
-    """Read a model or checkpoint of the run in a folder; refuse that of another run."""
-    read = Checkpoint.read(file)
-    require_model(read)
-    path, document, own = read.path, read.document, run_id_of(folder)
-    other, iteration = document["run"]["id"], document["progress"]["iteration"]
-    if own is not None and own != other:
-        raise CheckpointError(f"{path} belongs to another run ({other[:12]}), not to {own[:12]}")
-    held, policy = document["policy"], layout.read_table(folder / layout.CONFIG).get("policy")
-    if policy not in (None, held):
-        raise CheckpointError(f"{path} holds {held}, not the {policy} that {folder} is about")
-    name = NAME.fullmatch(path.name)
-    if name is not None and int(name[1]) != iteration:
-        raise CheckpointError(f"{path} is that of iteration {iteration}, not what its name says")
-    return read
+# --- all that decided a file's bits ---
 
 
 def _choices(document: Mapping[str, Any]) -> dict[str, Any]:
