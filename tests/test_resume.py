@@ -40,7 +40,7 @@ def learn(model: IMeL, folder: Path, stop: int = TOTAL + BATCH, every: int = 3) 
 
 
 def progress_of(model: IMeL) -> dict[str, Any]:
-    progress: dict[str, Any] = contents_of(model)[1]["progress"]
+    progress: dict[str, Any] = model.learner.progress()
     for episode in progress["episodes"]:
         del episode["t"]  # wall time
     return progress
@@ -69,7 +69,7 @@ def test_resumed_run_ends_bit_for_bit_like_the_uninterrupted_one(
     whole = small_model(policy, **settings)
     book = LogBook.of(whole)
     learn(whole, tmp_path / "whole")
-    tensors, progress = contents_of(whole)[0], progress_of(whole)
+    tensors, progress = whole.learner.tensors(), progress_of(whole)
     for stop in stops:
         parts = tmp_path / str(stop)
         learn(small_model(policy, **settings), parts, stop)
@@ -83,7 +83,7 @@ def test_resumed_run_ends_bit_for_bit_like_the_uninterrupted_one(
         learn(resumed, parts)
 
         assert resumed.num_timesteps == whole.num_timesteps
-        assert not differing(tensors, contents_of(resumed)[0])
+        assert not differing(tensors, resumed.learner.tensors())
         assert progress_of(resumed) == progress
         logged = [
             [{k: v for k, v in page.items() if not k.startswith("time/")} for page in pages]
@@ -205,8 +205,8 @@ def test_a_run_goes_on_while_a_checkpoint_is_written(
 
 def test_a_checkpoint_holds_what_the_model_was_when_it_was_taken(tmp_path: Path) -> None:
     model = small_model().learn(BATCH)
-    before = {name: tensor.clone() for name, tensor in contents_of(model)[0].items()}
+    before = {name: tensor.clone() for name, tensor in model.learner.tensors().items()}
     write = prepare(tmp_path / "model", *contents_of(model))
     model.policy.memory.states.fill_(7.0)
     write()
-    assert not differing(before, contents_of(IMeL.load(tmp_path / "model"))[0])
+    assert not differing(before, IMeL.load(tmp_path / "model").learner.tensors())

@@ -117,7 +117,8 @@ class StoredRun:
             raise CheckpointError(f"{path} holds {held}, not the {policy} that {place} is about")
         name = NAME.fullmatch(path.name)
         if name is not None and int(name[1]) != iteration:
-            raise CheckpointError(f"{path} is that of iteration {iteration}, not what its name says")
+            wrong = f"is that of iteration {iteration}, not what its name says"
+            raise CheckpointError(f"{path} {wrong}")
         return read
 
     def load(self) -> IMeL:
