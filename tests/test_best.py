@@ -114,7 +114,7 @@ def test_damaged_evaluations_are_refused_in_one_line(capsys: pytest.CaptureFixtu
 def test_the_end_of_a_run_says_what_to_do_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert train("a run", "--evaluations", "1") == 0
     said = capsys.readouterr().out
-    for words in ("'a run/curve.png'", "imel why 'a run'", "imel explore 'a run'", "--best"):
+    for words in ("'a run'/curve.png", "imel why 'a run'", "imel explore 'a run'", "--best"):
         assert words in said
 
 

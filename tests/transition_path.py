@@ -25,7 +25,7 @@ import imel
 from imel import IMeL
 from imel.cli.main import main
 
-LIMITS = {"a transition": 14, "imel why": 34, "imel resume": 45, "imel train": 44}
+LIMITS = {"a transition": 16, "imel why": 34, "imel resume": 41, "imel train": 39}
 """Files that may lie on the way."""
 
 _PACKAGE = Path(imel.__file__).parent

@@ -55,8 +55,13 @@ class StoredRunArguments:
         return find_run(self.run / BEST if self.best else self.run, self.env)
 
 
-def parse(argument_class: type[Any], argv: Sequence[str], prog: str, description: str) -> Any:
-    """Return an instance of a dataclass from flags; nested dataclasses are groups, not prefixes."""
+def parse(
+    argument_class: type[Any], argv: Sequence[str], prog: str, description: str | None = None
+) -> Any:
+    """Return an instance of a dataclass from flags; nested dataclasses are groups, not prefixes.
+
+    :param description: what the help says first; the class's docstring if not given
+    """
     valid = {"--help", *flags_of(argument_class)}
     for flag in (word.partition("=")[0].replace("_", "-") for word in argv):
         if flag.startswith("--") and flag not in valid:
@@ -87,11 +92,15 @@ def flags_of(argument_class: type[Any]) -> Iterator[str]:
                 yield f"--no-{name.replace('_', '-')}"
 
 
-def peek(argv: Sequence[str], flag: str) -> str | None:
+def split_flags(argv: Sequence[str]) -> list[str]:
+    """Return a command line in which no word is --flag=value."""
+    return [part for word in argv for part in word.split("=", 1 if word[:2] == "--" else 0)]
+
+
+def peek(words: Sequence[str], flag: str) -> str | None:
     """Return the last value given to a flag, before there is a parser that knows what is valid."""
-    words = [part for word in argv for part in (word.split("=", 1) if word[:2] == "--" else [word])]
-    found = [value for name, value in itertools.pairwise(words) if name == flag]
-    return found[-1] if found else None
+    values = [value for name, value in itertools.pairwise(words) if name == flag]
+    return values[-1] if values else None
 
 
 def require_at_least(arguments: Any, **least: int) -> None:

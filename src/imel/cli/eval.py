@@ -9,19 +9,17 @@ from dataclasses import dataclass
 from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.runs.evaluation import EVALUATION_SEED, evaluate, record_video
 
-_DESCRIPTION = """\
-Play episodes with a trained policy and report their returns.
-
-examples:
-  imel eval runs/mountaincar
-  imel eval runs/mountaincar --episodes 100 --json
-  imel eval model.safetensors --env Pendulum-v1
-  MUJOCO_GL=egl imel eval runs/cheetah --video"""
-
 
 @dataclass(frozen=True)
 class EvalArguments(StoredRunArguments):
-    """What is played, and how often."""
+    """Play episodes with a trained policy and report their returns.
+
+    examples:
+      imel eval runs/mountaincar
+      imel eval runs/mountaincar --episodes 100 --json
+      imel eval model.safetensors --env Pendulum-v1
+      MUJOCO_GL=egl imel eval runs/cheetah --video
+    """
 
     episodes: int = 20
     """Episodes to play with the mean action, and again with sampled ones."""
@@ -35,7 +33,7 @@ class EvalArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    given: EvalArguments = parse(EvalArguments, argv, "imel eval", _DESCRIPTION)
+    given: EvalArguments = parse(EvalArguments, argv, "imel eval")
     stored = given.open(episodes=1)
     env, model = stored.environment(), stored.load()
     played = {

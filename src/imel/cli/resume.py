@@ -11,19 +11,18 @@ from imel.errors import ImelError
 from imel.runs import layout
 from imel.runs.plan import read_plan
 
-_DESCRIPTION = """\
-Go on with a run that was stopped or killed, from its last checkpoint. It ends bit for bit as it
-would have ended without the interruption: weights, memory and logged metrics. Episodes under way
-go on where they were.
-
-examples:
-  imel resume runs/cheetah
-  imel resume runs/cheetah --fall-back      use the checkpoint before, if the last is damaged"""
-
 
 @dataclass(frozen=True)
 class ResumeArguments:
-    """Which run, and what is tolerated."""
+    """Go on with a run that was stopped or killed, from its last checkpoint.
+
+    It ends bit for bit as it would have ended without the interruption: weights, memory and logged
+    metrics. Episodes under way go on where they were.
+
+    examples:
+      imel resume runs/cheetah
+      imel resume runs/cheetah --fall-back      use the checkpoint before, if the last is damaged
+    """
 
     run: RunPath
     """The run directory."""
@@ -38,7 +37,7 @@ class ResumeArguments:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    given: ResumeArguments = parse(ResumeArguments, argv, "imel resume", _DESCRIPTION)
+    given: ResumeArguments = parse(ResumeArguments, argv, "imel resume")
     config = given.run / layout.CONFIG
     if not config.is_file():
         raise ImelError(f"{given.run} holds no run to resume (no {layout.CONFIG})")

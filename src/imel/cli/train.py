@@ -21,7 +21,7 @@ from rich.console import Console
 from imel.algorithm import IMeL
 from imel.checkpoints import Checkpoint, latest_checkpoint
 from imel.checkpoints.run_checkpoints import differences
-from imel.cli.arguments import Flag, parse, peek
+from imel.cli.arguments import Flag, parse, peek, split_flags
 from imel.environments.envpool import usable_cores
 from imel.errors import CheckpointError, ImelError, SettingsError
 from imel.pictures.run import draw_run
@@ -89,25 +89,26 @@ def run(argv: Sequence[str]) -> int:
 
 def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
     """Return the plan behind a command line, checked, and where it is to be carried out."""
-    if "auto" in argv or "--n-envs=auto" in argv:  # one environment a core: the plan has the number
-        cores = str(min(max(usable_cores(), Settings.n_envs), _MOST_ENVIRONMENTS))
-        argv = [cores if word == "auto" else word.replace("=auto", f"={cores}") for word in argv]
-    path = peek(argv, "--config")
-    usual = read_plan(None if path is None else Path(path), peek(argv, "--policy"))
+    words = split_flags(argv)
+    if peek(words, "--n-envs") == "auto":  # one a core: the plan has the number
+        cores = min(max(usable_cores(), Settings.n_envs), _MOST_ENVIRONMENTS)
+        words += ["--n-envs", str(cores)]
+    path = peek(words, "--config")
+    usual = read_plan(None if path is None else Path(path), peek(words, "--policy"))
     policy = find_policy(usual.run.policy)
-    _refuse_flags_of_others(argv, policy)
-    words = tyro.conf.arg(metavar="ENV", help="Environment id, such as Pendulum-v1.")
-    env: Any = Annotated[str, tyro.conf.Positional, words]
-    groups = {"run": usual.run, "files": FileArguments(), policy.__name__: usual.settings}
+    _refuse_flags_of_others(words, policy)
+    shown = tyro.conf.arg(metavar="ENV", help="Environment id, such as Pendulum-v1.")
+    env: Any = Annotated[str, tyro.conf.Positional, shown]
     columns: list[Any] = [("env", env, field(default=usual.env or tyro.MISSING))]
+    groups = {"run": usual.run, "files": FileArguments(), policy.__name__: usual.settings}
     columns += [(name, type(group), field(default=group)) for name, group in groups.items()]
-    given = parse(make_dataclass("TrainArguments", columns), argv, "imel train", _DESCRIPTION)
+    given = parse(make_dataclass("TrainArguments", columns), words, "imel train", _DESCRIPTION)
     plan = Plan(given.env, given.run, getattr(given, policy.__name__))
     return Plan.of(plan.as_json()), given.files
 
 
-def _refuse_flags_of_others(argv: Sequence[str], policy: type[Policy]) -> None:
-    typed = {word.partition("=")[0][2:].replace("-", "_") for word in argv if word[:2] == "--"}
+def _refuse_flags_of_others(words: Sequence[str], policy: type[Policy]) -> None:
+    typed = {word[2:].replace("-", "_") for word in words if word[:2] == "--"}
     every = {name for other in policies().values() for name in setting_names(other.Settings)}
     policy.make_settings(dict.fromkeys(typed & every - set(setting_names(policy.Settings))))
 
@@ -159,7 +160,7 @@ def resume_run(folder: Path, plan: Plan, allow_differences: bool, fall_back: boo
         stored = StoredRun.of(folder)
         found = differences(outcome_of(stored.config), outcome_of(plan.as_json()))
         newest = latest_checkpoint(folder / layout.CHECKPOINTS, fall_back)
-        final = _finished(folder, plan)
+        final = _finished(stored, plan)
         for file in filter(None, (newest, final)):
             found += differences_to_resume(stored.own(file).document, plan)
             if stored.run_id is None:
@@ -180,37 +181,34 @@ def resume_run(folder: Path, plan: Plan, allow_differences: bool, fall_back: boo
         return carry_out(model, plan, folder)
 
 
-def _finished(folder: Path, plan: Plan) -> Checkpoint | None:
+def _finished(stored: StoredRun, plan: Plan) -> Checkpoint | None:
     """Return the model of a run that has no steps left to take."""
     try:
-        final = Checkpoint.read(folder / layout.MODEL)
+        final = Checkpoint.read(stored.folder / layout.MODEL)
     except CheckpointError:
         return None  # none yet, or damaged: the checkpoints decide
-    done = final.document["progress"]["learned_timesteps"] >= plan.run.total_timesteps
+    done = stored.own(final).document["progress"]["learned_timesteps"] >= plan.run.total_timesteps
     return final if done else None
 
 
 def _say_what_next(folder: Path, console: Console) -> None:
     """Say what was written, and give the commands with which to look at it."""
-    names = " ".join(file.name for file in layout.files_of_a_run(folder))
-    place, program, opener = shlex.quote(str(folder)), "imel", "xdg-open"
-    if shutil.which("imel") is None and Path(sys.argv[0]).name == "imel":
+    place, program = shlex.quote(str(folder)), "imel"
+    if shutil.which(program) is None and Path(sys.argv[0]).name == program:
         program = shlex.quote(sys.argv[0])  # its name alone would not find it
-    if sys.platform == "darwin":
-        opener = "open"
-    lines = [
-        (f"{opener} {shlex.quote(str(folder / layout.CURVE))}", "the returns over training"),
-        (f"{opener} {shlex.quote(str(folder / layout.POLICY))}", "the policy over the state"),
-        (f"{program} why {place}", "why it acts as it does, in words"),
-        (f"{program} explore {place}", "the same in a browser"),
-    ]
-    said = f"written to {folder}: {names}\n\nlook at it:"
+    opener = next((f"{name} " for name in ("xdg-open", "open") if shutil.which(name)), "")
+    hints = {
+        f"{opener}{place}/{layout.CURVE}": "the returns over training",
+        f"{opener}{place}/{layout.POLICY}": "the policy over the state",
+        f"{program} why {place}": "why it acts as it does, in words",
+        f"{program} explore {place}": "the same in a browser",
+    }
+    said = [f"written to {folder}: {' '.join(f.name for f in layout.files_of_a_run(folder))}"]
     if best := best_of(folder):
-        steps, mean = best
-        kept = f"best of the evaluations during training: {mean:.2f} after {steps:,} steps"
-        said = f"{kept}, kept in {layout.BEST}\n{said}"
-        lines.append((f"{program} eval {place} --best", "the best model, played"))
-    console.out(said, highlight=False)
-    width = max(len(command) for command, _ in lines)
-    for command, what in lines:
-        console.out(f"  {command:<{width}}  # {what}", highlight=False)
+        mean, steps = f"{best[1]:.2f}", f"{best[0]:,}"
+        kept = f"{mean} after {steps} steps, kept in {layout.BEST}"
+        said.insert(0, f"best of the evaluations during training: {kept}")
+        hints[f"{program} eval {place} --best"] = "the best model, played"
+    width = max(map(len, hints))
+    said += ["", "look at it:", *(f"  {hint:<{width}}  # {what}" for hint, what in hints.items())]
+    console.out("\n".join(said), highlight=False)
