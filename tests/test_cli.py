@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import json
 import os
@@ -11,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from safetensors.torch import load_file
 
+import imel
 from imel import IMeL
 from imel.cli.arguments import peek, split_flags
 from imel.cli.main import COMMANDS, main
@@ -32,7 +32,7 @@ from imel.runs.evaluation import evaluate
 from imel.runs.layout import claimed
 from imel.runs.logs import LABELS, RunDisplay
 from imel.settings import setting_names
-from toy import PointEnv, ScriptedEnv
+from toy import FloatArray, PointEnv, ScriptedEnv
 
 SMALL = ["--rollout-size", "128", "--memory-size", "256", "--critic-epochs", "1"]
 BRIEF = ["ImelPoint-v0", "--total-timesteps", "512", "--eval-episodes", "3", *SMALL]
@@ -52,33 +52,22 @@ class Bold(RidgePolicy):
 """
 
 
-class FailingEnv(PointEnv):
-    """Raises at its 200th step."""
+class EventfulEnv(PointEnv):
+    """At a step of its life something happens."""
 
-    steps_taken = 0
+    def __init__(self, step: int, event: Callable[[], object]) -> None:
+        super().__init__()
+        self.left, self.event = step, event
 
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        self.steps_taken += 1
-        if self.steps_taken == 200:
-            raise ArithmeticError("the motor is on fire")
+    def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        if self.left == 0:
+            self.event()
         return super().step(action)
 
 
-class SignalEnv(PointEnv):
-    """Sends its own process a signal at its 300th step."""
-
-    number: int = signal.SIGINT
-    steps_taken = 0
-
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        self.steps_taken += 1
-        if self.steps_taken == 300:
-            signal.raise_signal(self.number)
-        return super().step(action)
+def fail() -> None:
+    raise ArithmeticError("the motor is on fire")
 
 
 class DrawnEnv(PointEnv):
@@ -99,8 +88,9 @@ def _environments() -> Iterator[None]:
     made: dict[str, Any] = {
         "ImelPoint-v0": PointEnv,
         "ImelNan-v0": lambda: ScriptedEnv(bad_step=200),
-        "ImelFailing-v0": FailingEnv,
-        "ImelSignal-v0": SignalEnv,
+        "ImelFailing-v0": lambda: EventfulEnv(200, fail),
+        "ImelSigint-v0": lambda: EventfulEnv(300, lambda: signal.raise_signal(signal.SIGINT)),
+        "ImelSigterm-v0": lambda: EventfulEnv(300, lambda: signal.raise_signal(signal.SIGTERM)),
         "ImelDrawn-v0": DrawnEnv,
     }
     for name, entry_point in made.items():
@@ -149,35 +139,21 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 # --- the dispatcher ---
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
-def test_help_names_every_command_and_shows_examples(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(argv) == 0
-    text = capsys.readouterr().out
-    for name, line in COMMANDS.items():
-        assert f"{name:<8} {line}" in text
-    assert "imel train Pendulum-v1" in text
-
-
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"imel {importlib.import_module('imel').__version__}\n"
-
-
-@pytest.mark.parametrize("command", ["train", "resume", "eval", "push", "pull"])
-def test_each_command_has_help_with_examples(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([command, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert f"usage: imel {command}" in text
-    assert f"  imel {command} " in text
-
-
-def test_a_mistyped_command_is_refused_with_the_nearest(
+def test_help_names_every_command_and_each_command_has_help_with_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    for argv in ([], ["--help"], ["-h"]):
+        assert main(argv) == 0
+        text = capsys.readouterr().out
+        assert all(f"{name:<8} {line}" in text for name, line in COMMANDS.items())
+        assert "imel train Pendulum-v1" in text
+    for command in ("train", "resume", "eval", "push", "pull"):
+        assert main([command, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert f"usage: imel {command}" in text
+        assert f"  imel {command} " in text
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"imel {imel.__version__}\n"
     line = refused(capsys, "trian")
     assert line == "imel: error: unknown command 'trian'; did you mean 'train'?"
 
@@ -391,19 +367,18 @@ def test_a_policy_of_ones_own_is_trained_resumed_and_played_by_its_name(
 # --- a run and its directory ---
 
 
-def test_a_run_leaves_its_files_and_nothing_else(run_dir: Path) -> None:
+def test_a_run_leaves_its_model_its_settings_and_pictures_and_nothing_else(run_dir: Path) -> None:
     assert names(run_dir) == RUN_FILES
     assert len(list(run_dir.glob("events.out.tfevents.*"))) == 1
     for picture in ("curve.png", "policy.png"):
         assert (run_dir / picture).read_bytes().startswith(b"\x89PNG\r\n")
-
-
-def test_the_configuration_says_all_that_was_set(run_dir: Path) -> None:
     config = json.loads((run_dir / "config.json").read_text())
-    assert config["env"] == "ImelPoint-v0"
-    assert (config["policy"], config["seed"], config["total_timesteps"]) == ("ridge", 3, 512)
+    assert (config["env"], config["policy"], config["seed"]) == ("ImelPoint-v0", "ridge", 3)
     assert (config["rollout_size"], config["memory_size"]) == (128, 256)
     assert set(setting_names(policies()["ridge"].Settings)) <= set(config)
+    model = IMeL.load(run_dir / "model.safetensors")
+    assert (model.num_timesteps, len(model.policy.memory)) == (512, 256)
+    assert model.settings.critic_epochs == 1
 
 
 def test_the_logs_have_a_row_for_each_iteration_and_each_episode(run_dir: Path) -> None:
@@ -419,13 +394,6 @@ def test_the_logs_have_a_row_for_each_iteration_and_each_episode(run_dir: Path) 
     assert [int(row["steps"]) for row in rows] == [128] * 8 + [256] * 8 + [384] * 8 + [512] * 8
     assert {row["l"] for row in rows} == {"16"}
     assert all(float(row["r"]) < 0.0 for row in rows)
-
-
-def test_the_saved_model_is_the_trained_one(run_dir: Path) -> None:
-    model = IMeL.load(run_dir / "model.safetensors")
-    assert model.num_timesteps == 512
-    assert len(model.policy.memory) == 256
-    assert model.settings.critic_epochs == 1
 
 
 def test_a_run_repeated_from_its_configuration_is_the_same_bit_for_bit_and_no_other_seed_is(
@@ -503,41 +471,34 @@ def test_what_a_killed_writer_left_is_no_run_and_goes() -> None:
 # --- runs that do not end well ---
 
 
-def test_a_non_finite_reward_ends_the_run_in_one_line_with_the_model_saved(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("env", "reason", "iteration"),
+    [
+        # At 64 steps an iteration, step 200 is in the fourth; at 16, in the thirteenth
+        ("ImelNan-v0 --n-envs 2", "environment 0 returned a non-finite reward nan at step 0 of", 3),
+        ("ImelFailing-v0", "ArithmeticError: the motor is on fire (here/traceback.txt)", 12),
+    ],
+)
+def test_an_environment_that_fails_ends_the_run_in_one_line_with_the_model_saved(
+    env: str, reason: str, iteration: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = "train ImelNan-v0 --n-envs 2 --rollout-size 128 --total-timesteps 1000 --run-dir here"
-    line = refused(capsys, *argv.split())
-    assert "environment 0 returned a non-finite reward nan at step 0 of episode" in line
-    assert "here/model.safetensors" in line
-    model = IMeL.load("here/model.safetensors")
-    assert model.iteration == 3  # at 64 steps an iteration, step 200 is in the fourth
-    assert names(Path("here")) == LOGS | BEST | {"model.safetensors"}
-
-
-def test_an_environment_that_fails_leaves_a_traceback_and_the_model(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    argv = ["train", "ImelFailing-v0", "--total-timesteps", "100000", *SMALL, "--run-dir", "here"]
-    line = refused(capsys, *argv)
-    assert "ArithmeticError: the motor is on fire (here/traceback.txt)" in line
-    assert "in step" in Path("here/traceback.txt").read_text()
-    assert IMeL.load("here/model.safetensors").iteration == 12  # 16 steps an iteration
+    line = refused(capsys, "train", *env.split(), *SMALL, "--run-dir", "here")
+    assert reason in line
+    assert line.endswith("is in here/model.safetensors")
+    assert IMeL.load("here/model.safetensors").iteration == iteration
+    told = {"traceback.txt"} if "traceback" in reason else set()
+    assert names(Path("here")) - BEST == LOGS | told | {"model.safetensors"}
+    assert all("in step" in Path("here", name).read_text() for name in told)
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+    ("env", "number"), [("ImelSigint-v0", signal.SIGINT), ("ImelSigterm-v0", signal.SIGTERM)]
 )
 def test_a_signal_ends_the_run_between_iterations_with_the_model_saved(
-    number: int,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    env: str, number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(SignalEnv, "number", number)
     before = signal.getsignal(number)
-    argv = ["train", "ImelSignal-v0", "--n-envs", "1", *SMALL, "--run-dir", "here"]
-    assert main(argv) == code
+    assert main(["train", env, "--n-envs", "1", *SMALL, "--run-dir", "here"]) == 128 + number
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("imel: interrupted; the model as of step 300 is in here/model")
     model = IMeL.load("here/model.safetensors")
@@ -547,7 +508,7 @@ def test_a_signal_ends_the_run_between_iterations_with_the_model_saved(
 
 def test_a_second_interrupt_ends_the_run_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     # Two environments send a signal each in the same step
-    argv = ["train", "ImelSignal-v0", "--n-envs", "2", *SMALL, "--run-dir", "here"]
+    argv = ["train", "ImelSigint-v0", "--n-envs", "2", *SMALL, "--run-dir", "here"]
     assert main(argv) == 130
     assert capsys.readouterr().err == "imel: interrupted\n"
     assert "model.safetensors" not in names(Path("here"))
@@ -619,22 +580,17 @@ def test_the_seed_of_an_evaluation_decides_its_episodes_and_its_noise(run_dir: P
     assert model.policy.generator.get_state().equal(state)
 
 
-def test_eval_takes_a_model_file_with_the_environment_named(
+def test_eval_takes_a_model_file_and_refuses_what_is_no_run_or_another_environment(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("lone.safetensors").write_bytes((run_dir / "model.safetensors").read_bytes())
-    assert "--env" in refused(capsys, "eval", "lone.safetensors")
-    assert main(["eval", "lone", "--env", "ImelPoint-v0", "--episodes", "2"]) == 0
-
-
-def test_eval_refuses_what_is_no_run_or_another_environment(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     Path("empty").mkdir()
     Path("text.safetensors").write_text("no model")
+    point, run = ("--env", "ImelPoint-v0"), str(run_dir)
+    assert "--env" in refused(capsys, "eval", "lone.safetensors")
+    assert main(["eval", "lone", *point, "--episodes", "2"]) == 0
     assert "empty holds no model" in refused(capsys, "eval", "empty")
     assert "no model file at absent" in refused(capsys, "eval", "absent")
-    point, run = ("--env", "ImelPoint-v0"), str(run_dir)
     assert "not an imel checkpoint" in refused(capsys, "eval", "text.safetensors", *point)
     assert "not made for Pendulum-v1" in refused(capsys, "eval", run, "--env", "Pendulum-v1")
     assert "episodes=0" in refused(capsys, "eval", run, "--episodes", "0")
