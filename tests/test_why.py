@@ -23,8 +23,8 @@ from imel.cli.why import choose_steps
 from imel.explain import familiarity_of, policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.policies import Policy
+from imel.runs.deletion import visited_states
 from imel.runs.evaluation import evaluate
-from imel.runs.lessons import visited_states
 from small import POLICIES
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -107,8 +107,11 @@ class Policy(BasePolicy):
     # --- settings ---
 
     @classmethod
-    def make_settings(cls, changes: Mapping[str, Any]) -> Any:
-        """Return the policy's settings with some changed: the one place that checks them."""
+    def make_settings(cls, changes: Mapping[str, Any], also: Iterable[str] = ()) -> Any:
+        """Return the policy's settings with some changed: the one place that checks them.
+
+        :param also: names of something else that a misspelt one may have meant
+        """
         own = declared.setting_names(cls.Settings)
         for name in changes:
             users = [] if name in own else _users_of(name)
@@ -117,7 +120,7 @@ class Policy(BasePolicy):
                     f"{cls.__name__} does not use '{name}'; {', '.join(users)} "
                     f"{'does' if len(users) == 1 else 'do'}"
                 )
-        settings = cls.Settings().updated(changes, cls.__name__)
+        settings = cls.Settings().updated(changes, cls.__name__, also)
         cls.check_settings(settings)
         return settings
 
