@@ -22,8 +22,7 @@ from torch import Tensor
 from imel import IMeL, ImelError
 from imel.bench.space_tasks import Levers
 from imel.cli.main import main
-from imel.deploy import write_numpy, write_onnx
-from imel.deploy.onnx_file import OPSET
+from imel.deploy import OPSET, write_numpy, write_onnx
 from imel.policies import MkiPolicy, RidgePolicy
 from imel.policies.ridge.features import Features
 from logged import ENV, WidePointEnv, register, trained_run, wide_model

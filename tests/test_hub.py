@@ -21,9 +21,7 @@ from hub_stand_in import TOKEN, Hub, running_hub
 from imel import IMeL
 from imel.cli.main import main
 from imel.errors import ImelError
-from imel.hub import load_from_hub, model_card, pull_from_hub, push_to_hub
-from imel.hub.card import interval
-from imel.hub.transfer import KNOWN
+from imel.hub import KNOWN, load_from_hub, model_card, pull_from_hub, push_to_hub
 from imel.runs import layout
 from small import BATCH, answers, differing, small_model, tensors_of
 
@@ -120,14 +118,10 @@ def test_only_files_of_known_kinds_are_sent_and_fetched(
     assert json.loads(files["config.json"])["warm_start"] == "demos.parquet"
 
     evil = ["evil.pkl", "sub/evil.json", "../evil.json", "/etc/evil", "\x1b[2Jevil\nimel: well"]
-    hub.commit(REPO, dict.fromkeys(evil, b"x") | {f"{number}.bin": b"" for number in range(99)})
+    hub.commit(REPO, dict.fromkeys(evil, b"x"))
     monkeypatch.chdir(run.parent)
     assert main(["pull", REPO]) == 0
-    line, place = capsys.readouterr().out.splitlines()
-    assert place == "runs/pendulum"
-    assert line.startswith("left out, of no known kind: ../evil.json, /etc/evil, 0.bin")
-    assert line.isprintable()
-    assert len(line) < 500
+    assert capsys.readouterr().out == "runs/pendulum\n"
     assert files_below(run.parent / "runs") == {"pendulum", *(f"pendulum/{name}" for name in files)}
     assert not [path for path in hub.requests if "evil" in path]
 
@@ -161,17 +155,13 @@ def test_the_token_is_in_no_message(
 ) -> None:
     wrong = "hf_aWrongOneThatTheServerEchoes"
     monkeypatch.setenv("HF_TOKEN", wrong)
-
-    assert main(["push", str(run), REPO]) == 2
-    with pytest.raises(ImelError) as caught:
-        load_from_hub(REPO, token=wrong + "2")
-
-    said = capsys.readouterr()
-    assert said.err.startswith(f"imel: error: {REPO}: ")
-    assert said.err.count("\n") == 1
-    assert "401" in said.err
-    assert "401" in str(caught.value)
-    assert "aWrongOne" not in said.out + said.err + str(caught.value)
+    for words in (["push", str(run), REPO], ["pull", REPO, "--run-dir", str(run.parent / "new")]):
+        assert main(words) == 2
+        said = capsys.readouterr()
+        assert said.err.startswith(f"imel: error: {REPO}: ")
+        assert said.err.count("\n") == 1
+        assert "401" in said.err
+        assert "aWrongOne" not in said.out + said.err
     assert hub.commits == {}
 
 
@@ -200,11 +190,7 @@ def test_a_folder_serves_as_well(
     Path("shared/pendulum/evil.pkl").write_bytes(b"x")
     assert main(["pull", "./shared/pendulum"]) == 0
 
-    assert capsys.readouterr().out.splitlines() == [
-        "shared/pendulum",
-        "left out, of no known kind: evil.pkl",
-        "runs/pendulum",
-    ]
+    assert capsys.readouterr().out.splitlines() == ["shared/pendulum", "runs/pendulum"]
     pulled = {path.name for path in Path("runs/pendulum").iterdir()}
     assert pulled == {path.name for path in Path("shared/pendulum").iterdir()} - {"evil.pkl"}
     assert differing(tensors_of(trained), tensors_of(load_from_hub("./shared/pendulum"))) == []
@@ -229,12 +215,7 @@ def test_the_hub_can_read_the_card(run: Path) -> None:
 def test_the_card_says_what_the_run_was(run: Path) -> None:
     card = model_card(run, REPO)
 
-    low, high = map(float, interval(RETURNS).split(" to "))
-    assert min(RETURNS) < low < np.mean(RETURNS) < high < max(RETURNS)
-    assert interval([5.0]) == interval([5.0, 5.0]) == "unknown"
-    assert (
-        f"**-121.00** (95 % interval {low:.2f} to {high:.2f}; worst -140.00, best -90.00)" in card
-    )
+    assert "**-121.00** (standard error 7.54; worst -140.00, best -90.00)" in card
     assert "`trust_region=0.1`" in card
     assert "Trained for 128 environment steps, seed 0" in card
     assert "imel at commit " + "ab" * 20 + "." in card
@@ -290,31 +271,17 @@ def test_a_file_that_is_too_large_is_neither_fetched_nor_sent(
         assert f"{name} is larger than" in refused(tmp_path, attempt)
 
 
-@pytest.mark.parametrize("content", [b"GIF89a", b"\x80\x04K\x01."])
-@pytest.mark.parametrize("name", ["curve.png", "config.json"])
-def test_what_is_not_what_its_name_says_is_refused(
-    name: str, content: bytes, hub: Hub, run: Path, tmp_path: Path
+@pytest.mark.parametrize("name", ["config.json", "evaluation.json", "provenance.json"])
+def test_a_table_that_is_none_is_neither_fetched_nor_published(
+    name: str, hub: Hub, run: Path, tmp_path: Path
 ) -> None:
     push_to_hub(run, REPO)
-    hub.commit(REPO, {name: content})
-    assert name in refused(tmp_path, lambda: pull_from_hub(REPO, tmp_path / "pulled"))
-
-
-FALSE: dict[str, dict[str, Any]] = {
-    "a better mean": {"deterministic": PLAYED | {"mean": 1e6}},
-    "another task": {"env": "HalfCheetah-v5"},
-    "more steps": {"timesteps": 10**9},
-}
-
-
-@pytest.mark.parametrize("changes", FALSE.values(), ids=FALSE.keys())
-def test_an_evaluation_of_something_else_is_neither_fetched_nor_published(
-    changes: dict[str, Any], run: Path, tmp_path: Path
-) -> None:
-    (run / "evaluation.json").write_text(json.dumps(EVALUATION | changes))
-    pulled, pushed = tmp_path / "pulled", str(tmp_path / "pushed")
-    for attempt in (lambda: pull_from_hub(str(run), pulled), lambda: push_to_hub(run, pushed)):
-        assert "evaluation.json is not" in refused(tmp_path, attempt)
+    for content in (b"\x80\x04K\x01.", b"[" * 100_000, b'{"deterministic": {"mean": "high"}}'):
+        if name == "evaluation.json" or b"high" not in content:
+            hub.commit(REPO, {name: content})
+            (run / name).write_bytes(content)
+            assert name in refused(tmp_path, lambda: pull_from_hub(REPO, tmp_path / "pulled"))
+            assert name in refused(tmp_path, lambda: push_to_hub(run, str(tmp_path / "pushed")))
 
 
 SPOILED: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], object]] = {

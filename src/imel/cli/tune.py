@@ -17,7 +17,6 @@ from imel.cli.arguments import (
     refuse_repeated_flags,
     require_at_least,
     settings_from,
-    wide_console,
 )
 from imel.errors import SettingsError
 from imel.extras import require
@@ -67,25 +66,22 @@ class TuneArguments:
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     refuse_repeated_flags(argv)
-    arguments: TuneArguments = parse(TuneArguments, argv, "imel tune", _DESCRIPTION)
-    require_at_least(arguments, trials=1, steps=1, confirm_seeds=0, jobs=1)
-    if not arguments.seeds:
-        raise SettingsError("--seeds names none")
-    if min(*arguments.seeds, arguments.seed) < 0:
-        raise SettingsError("seeds must not be negative")
-    if len(set(arguments.seeds)) < len(arguments.seeds):
-        raise SettingsError("--seeds names a seed twice")
+    given: TuneArguments = parse(TuneArguments, argv, "imel tune", _DESCRIPTION)
+    require_at_least(given, trials=1, steps=1, confirm_seeds=0, jobs=1, seed=0)
+    if len(set(given.seeds)) < max(1, len(given.seeds)) or min(given.seeds) < 0:
+        raise SettingsError("--seeds takes different numbers, at least one and none negative")
     require("optuna", "tune")
     from imel.tune.study import Problem
     from imel.tune.tuning import tune
 
-    task, policy, fixed = arguments.task, arguments.policy, settings_from(arguments.set)
+    name = re.sub(r"[^\w.-]+", "_", f"{given.task}-{given.policy}")
+    fixed = settings_from(given.set)
+    problem = Problem(given.task, given.policy, given.steps, given.seeds, fixed)
     return tune(
-        Problem(task, policy, arguments.steps, arguments.seeds, fixed),
-        arguments.study or Path("runs/tune", re.sub(r"[^\w.-]+", "_", f"{task}-{policy}")),
-        wide_console(),
-        lambda: choose_pool(arguments.ray, arguments.jobs),
-        trials=arguments.trials,
-        confirm_seeds=arguments.confirm_seeds,
-        seed=arguments.seed,
+        problem,
+        given.study or Path("runs/tune", name),
+        lambda: choose_pool(given.ray, given.jobs),
+        given.trials,
+        given.confirm_seeds,
+        given.seed,
     )

@@ -6,7 +6,7 @@ Where actions are discrete the "mean" are logits (`imel.distributions`), and whe
 no vectors the state is what a frozen features extractor returns (`imel.policies.spaces`).
 
 A policy owns everything that differs between kinds: its settings, how its mean is made, its update,
-its explanation, what it is without some of its experience, and its graph for export.
+its explanation and what it is without some of its experience.
 """
 
 from __future__ import annotations
@@ -226,17 +226,6 @@ class Policy(BasePolicy):
         firsts, sizes = self.distribution.starts, self.distribution.sizes
         choices = [range(k, k + n) for k, n in zip(firsts, sizes, strict=True)]
         return Dimensions(self.state_dim, self.action_dim, choices, observed)
-
-    # --- export ---
-
-    def write_graph(self, graph: Any, state: str) -> str:
-        """Add the mean's nodes at a normalised state to an ONNX graph; return their output."""
-        del graph, state
-        raise ImelError(f"{type(self).__name__} cannot be exported to act")
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what the mean is computed from, for acting with NumPy alone."""
-        raise ImelError(f"{type(self).__name__} is not a few arrays; export it as onnx")
 
     # --- what depends on memory, normaliser or weights ---
 
