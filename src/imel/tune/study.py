@@ -16,7 +16,8 @@ from typing import Any, get_type_hints
 
 import optuna
 from gymnasium import spaces
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna import distributions
+from optuna.distributions import BaseDistribution
 from optuna.pruners import MedianPruner
 from optuna.samplers import TPESampler
 from optuna.storages import JournalStorage
@@ -35,7 +36,6 @@ _STARTUP_TRIALS = 8
 """Drawn at random before the sampler learns from them; pruning starts after half of them."""
 Values = Mapping[str, Any]
 """Settings by name."""
-Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Problem:
         return Run(self.task, self.policy, seed, self.steps, settings)
 
     @cached_property
-    def space(self) -> dict[str, Distribution]:
+    def space(self) -> dict[str, BaseDistribution]:
         """What the policy declares and is not fixed; no sigma where actions are discrete."""
         declared = find_policy(self.policy).Settings
         with contextlib.closing(find_task(self.task).make()) as env:
@@ -84,16 +84,16 @@ class Problem:
         return {**rounded, **self.fixed}
 
 
-def _distribution(search: Search, whole: bool) -> Distribution:
+def _distribution(search: Search, whole: bool) -> BaseDistribution:
     if isinstance(search, Choice):
-        return CategoricalDistribution(search.values)
+        return distributions.CategoricalDistribution(search.values)
     if whole:
-        return IntDistribution(int(search.low), int(search.high), log=search.log)
-    return FloatDistribution(search.low, search.high, log=search.log)
+        return distributions.IntDistribution(int(search.low), int(search.high), log=search.log)
+    return distributions.FloatDistribution(search.low, search.high, log=search.log)
 
 
-def _nearest(kind: Distribution, value: Any) -> Any:
-    if isinstance(kind, CategoricalDistribution):
+def _nearest(kind: Any, value: Any) -> Any:
+    if isinstance(kind, distributions.CategoricalDistribution):
         return value if value in kind.choices else kind.choices[0]
     return min(max(value, kind.low), kind.high)
 
@@ -120,10 +120,9 @@ def opened(
         return True
 
     def last() -> bool:
-        found = alone()
-        if found:
+        if last_one := alone():
             _settle(study, problem)
-        return found
+        return last_one
 
     try:
         first = alone()
@@ -137,9 +136,8 @@ def opened(
         draws = seed + len(study.trials) if first else None
         study.sampler = TPESampler(n_startup_trials=_STARTUP_TRIALS, seed=draws)
         now = {**asdict(problem), "seeds": list(problem.seeds)}  # as JSON has them
-        if lines := differences(study.user_attrs.get("problem", now), now):
-            found = "; ".join(lines)
-            raise ImelError(f"{folder} is a study of something else ({found}): give --study")
+        if found := differences(study.user_attrs.get("problem", now), now):
+            raise ImelError(f"{folder} is of another problem ({'; '.join(found)}): give --study")
         if first:
             study.set_user_attr("problem", now)
             _settle(study, problem)
@@ -164,10 +162,7 @@ def _study(journal: Path) -> optuna.Study:
 
 
 def _settle(study: optuna.Study, problem: Problem) -> None:
-    """Fail the trials under way, whose processes are dead; make the default settings the next one.
-
-    Nobody else has the study open.
-    """
+    """Fail the trials under way, for nobody else has the study open; the default one comes next."""
     for trial in trials_in(study, TrialState.RUNNING):
         study.tell(trial.number, state=TrialState.FAIL)
     tried = problem.default in [trial.params for trial in counted(study)]

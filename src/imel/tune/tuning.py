@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Callable, Generator, Hashable, Sequence
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import optuna
 from matplotlib import pyplot
@@ -142,14 +141,13 @@ def _tell(study: optuna.Study, trial: optuna.Trial, outcome: float | Failure | N
 
 def _draw(study: optuna.Study, folder: Path) -> None:
     """Draw the returns of all trials, and what sets the best quarter of them apart."""
-    evaluator = PedAnovaImportanceEvaluator(target_quantile=0.25)
-    with matplotlib.rc_context(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Optuna's plots are experimental, and set a style
-        history = plot_optimization_history(study, target_name="mean deterministic return")
-        importance = plot_param_importances(study, evaluator)
-        for axes, name in ((history, HISTORY), (importance, IMPORTANCE)):
-            axes.figure.savefig(folder / name, bbox_inches="tight")
-            pyplot.close(axes.figure)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna's plots are experimental
+        plot_optimization_history(study, target_name="mean deterministic return")
+        pyplot.savefig(folder / HISTORY, bbox_inches="tight")
+        plot_param_importances(study, PedAnovaImportanceEvaluator(target_quantile=0.25))
+        pyplot.savefig(folder / IMPORTANCE, bbox_inches="tight")
+        pyplot.close("all")
 
 
 def _write_config(problem: Problem, settings: Values, path: Path) -> None:
