@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import reprlib
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -31,13 +30,10 @@ from imel.runs.layout import CONFIG, EVALUATION, MODEL, read_evaluation, read_ta
 from imel.runs.plan import outcome_of
 from imel.runs.stored import StoredRun, differences_to_config
 
-CARD = "README.md"
 _PICTURES = {layout.CURVE: "Training returns", layout.POLICY: "The policy and its memories"}
 _TABLES = (layout.PROVENANCE, layout.PROGRESS, layout.MONITOR)
-KNOWN = (CARD, MODEL, CONFIG, EVALUATION, *_TABLES, *_PICTURES)
+KNOWN = ("README.md", MODEL, CONFIG, EVALUATION, *_TABLES, *_PICTURES)
 """What is sent and fetched, and holds no code; anything else, a pickle above all, is not."""
-LARGEST = 64 << 20
-"""Bytes of any file but the model's."""
 
 
 def push_to_hub(
@@ -57,7 +53,7 @@ def push_to_hub(
         config = read_table(run / CONFIG)
         if config.get("warm_start"):  # where on this machine a dataset lay is nobody's business
             write_json(made / CONFIG, config | {"warm_start": outcome_of(config)["warm_start"]})
-        (made / CARD).write_text(model_card(run, repo_id, licence))
+        (made / "README.md").write_text(model_card(run, repo_id, licence))
         if place is not None:
             return str(place)
         with _talking(repo_id) as api:
@@ -155,7 +151,7 @@ def _copy(source: Path, made: Path, names: Iterable[str]) -> None:
 
 
 def _require_small(path: Path, size: int) -> None:
-    limit = LARGEST_FILE if path.name == MODEL else LARGEST
+    limit = LARGEST_FILE if path.name == MODEL else 64 << 20
     if size > limit:
         raise ImelError(f"{path} is larger than {limit >> 20} MiB")
 
@@ -225,7 +221,7 @@ def model_card(folder: Path, repo_id: str, licence: str | None = None) -> str:
     policy, env = manifest["policy"], StoredRun.of(folder).env or evaluation.get("env")
     for name in (policy, env or "none"):
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
-            raise ImelError(f"{folder} names no policy or environment: {reprlib.repr(name)}")
+            raise ImelError(f"{folder} names its policy or environment by no name")
     shown = [f"![{text}]({name})" for name, text in _PICTURES.items() if (folder / name).is_file()]
     if evaluation:
         played = evaluation["deterministic"]

@@ -95,7 +95,12 @@ def search(
                     attempt.send(message)
                 except StopIteration as end:
                     del attempts[key]
-                    _tell(study, trial, end.value)
+                    if isinstance(end.value, Failure):
+                        trial.set_user_attr("error", end.value.error)
+                        study.tell(trial, state=TrialState.FAIL)
+                    else:
+                        state = TrialState.PRUNED if end.value is None else TrialState.COMPLETE
+                        study.tell(trial, end.value, state)
                     progress.ended(trial.number, end.value, len(counted(study)))
     finally:
         pool.close()
@@ -126,14 +131,6 @@ def _attempt(
         if not np.isfinite(returns[-1]):
             return Failure("its return is not a finite number")
     return float(np.mean(returns))
-
-
-def _tell(study: optuna.Study, trial: optuna.Trial, outcome: float | Failure | None) -> None:
-    if isinstance(outcome, Failure):
-        trial.set_user_attr("error", outcome.error)
-        study.tell(trial, state=TrialState.FAIL)
-    else:
-        study.tell(trial, outcome, TrialState.PRUNED if outcome is None else TrialState.COMPLETE)
 
 
 # --- what was found ---
