@@ -186,7 +186,7 @@ def test_mujoco_says_a_warning_once_and_writes_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("imel.environments.simulators._said", set())
+    monkeypatch.setattr("imel.environments.making._said", set())
     environments = make_environments("HalfCheetah-v5", 3)
     environments.reset()
     environments.envs[0].unwrapped.data.qvel[:] = 1e200  # type: ignore[attr-defined]

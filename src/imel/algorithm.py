@@ -24,7 +24,7 @@ from imel.data.normaliser import ReturnScale
 from imel.data.rollout import EpisodeClock, Sampler, collect
 from imel.datasets.source import Dataset
 from imel.datasets.warm_start import warm_start
-from imel.environments.surroundings import environments_for, survive
+from imel.environments.making import environments_for, survive
 from imel.errors import (
     EnvironmentFaultError,
     SettingsError,

@@ -106,7 +106,7 @@ def test_fault_01_an_environment_that_is_not_deterministic_is_not_passed_off_as_
 def test_an_episode_too_long_to_be_played_again_ends_at_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imel.environments.making.LONGEST", 40)
+    monkeypatch.setattr("imel.environments.replay.LONGEST", 40)
     model = model_on("Pendulum-v1")
     model.learn(3 * 64, RunCheckpoints(tmp_path, every=2))
     # Iteration 2 begins at step 64 of the first episodes, which cannot be played again

@@ -24,7 +24,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from imel.algorithm import IMeL
 from imel.checkpoints import checkpoint
 from imel.checkpoints.snapshot import pasts_of, restorable
-from imel.environments.making import LONGEST
+from imel.environments.replay import LONGEST
 from imel.errors import CheckpointError, ImelError
 
 _BRIEF = reprlib.Repr()

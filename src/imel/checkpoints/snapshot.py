@@ -18,7 +18,7 @@ from torch import Tensor
 
 from imel.checkpoints import checkpoint
 from imel.checkpoints.contents import check_tensors
-from imel.environments.making import LONGEST, Past
+from imel.environments.replay import LONGEST, Past
 from imel.errors import CheckpointError, ImelError
 
 PART = "environments"
