@@ -14,10 +14,12 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from imel import IMeL
-from imel.policies import POLICIES
-from imel.settings import FitSettings
+from imel.policies.paper.paper_policy import FitSettings
+from imel.registry import policies
 from toy import PointEnv
 
+POLICIES = {kind.__name__: kind for kind in policies().values()}
+"""All policies of imel by the names of their classes."""
 BATCH = 64
 """Four environments of `points()` live one episode of 16 steps each in one rollout."""
 SMALL: dict[str, Any] = {
@@ -42,7 +44,7 @@ def small_model(
 ) -> IMeL:
     """A model that has learned nothing yet, on `points()` if no environment is given."""
     policy_class = POLICIES.get(policy) if isinstance(policy, str) else policy
-    fitted = issubclass(getattr(policy_class, "settings_class", object), FitSettings)
+    fitted = issubclass(getattr(policy_class, "Settings", object), FitSettings)
     small = {**(FITTED if fitted else SMALL), **arguments}
     return IMeL(policy, points() if env is None else env, seed=seed, **small)
 
@@ -59,7 +61,7 @@ def tensors_of(model: IMeL) -> dict[str, Tensor]:
     return {
         f"{name}.{key}": tensor.clone()
         for name in names
-        for key, tensor in getattr(model, name).state_dict().items()
+        for key, tensor in getattr(model.learner, name).state_dict().items()
     }
 
 

@@ -16,8 +16,9 @@ import torch
 from imel import IMeL, MkiPolicy, NpPolicy, RidgePolicy
 from imel.checkpoints import checkpoint
 from imel.errors import CheckpointError, ImelError, SettingsError
-from imel.policies import POLICIES, ImelPolicy
+from imel.policies import Policy
 from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
+from tests.small import POLICIES
 from toy import ScriptedEnv
 
 every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -227,7 +228,7 @@ def test_a_policy_is_saved_and_loaded_alone(policy: str, tmp_path: Path) -> None
     model.policy.save(str(tmp_path / "policy.zip"))
     assert (tmp_path / "policy.safetensors").is_file()
 
-    for cls in (POLICIES[policy], ImelPolicy):
+    for cls in (POLICIES[policy], Policy):
         loaded = cls.load(str(tmp_path / "policy.zip"))
         assert type(loaded) is POLICIES[policy]
         assert differing(model.policy.state_dict(), loaded.state_dict()) == []
@@ -238,7 +239,7 @@ def test_a_policy_is_loaded_from_a_whole_model(tmp_path: Path) -> None:
     model = small_model("NpPolicy", std_mode="model", min_std=0.3).learn(BATCH)
     model.save(tmp_path / "model")
 
-    loaded = ImelPolicy.load(str(tmp_path / "model"))
+    loaded = Policy.load(str(tmp_path / "model"))
 
     states = torch.from_numpy(STATES)
     for ours, theirs in zip(model.policy.act(states), loaded.act(states), strict=True):

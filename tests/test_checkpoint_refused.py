@@ -23,8 +23,7 @@ from imel import IMeL, MkiPolicy
 from imel.checkpoints import checkpoint
 from imel.cli.main import main
 from imel.errors import CheckpointError, ImelError
-from imel.policies import ImelPolicy
-from imel.settings.gone import GONE
+from imel.policies import Policy
 from small import BATCH, differing, small_model, tensors_of
 from toy import ScriptedEnv
 
@@ -33,7 +32,7 @@ LOADERS: dict[str, Loader] = {
     "IMeL.load": IMeL.load,
     "set_parameters": lambda path: small_model("MkiPolicy").set_parameters(path),
     "MkiPolicy.load": MkiPolicy.load,
-    "ImelPolicy.load": ImelPolicy.load,
+    "Policy.load": Policy.load,
 }
 every_loader = pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS.keys())
 

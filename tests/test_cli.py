@@ -29,12 +29,13 @@ from imel.cli.main import COMMANDS, main
 from imel.cli.train import plan_from_arguments
 from imel.errors import SettingsError
 from imel.policies import NpPolicy
-from imel.policies.ridge.ridge_policy import RidgeOptions
+from imel.policies.paper.neural_process import NpSettings
+from imel.policies.paper.paper_policy import InterpolatorSettings
+from imel.policies.ridge.ridge_policy import RidgePolicy
 from imel.runs.evaluation import evaluate
 from imel.runs.layout import claimed
 from imel.runs.plan import POLICY_NAMES
 from imel.runs.progress import LABELS, LiveTable, PlainLines
-from imel.settings import InterpolatorSettings, NpSettings, RidgeSettings
 from toy import PointEnv, ScriptedEnv
 
 SMALL = ["--rollout-size", "128", "--memory-size", "256", "--critic-epochs", "1"]
@@ -383,8 +384,8 @@ def test_the_configuration_says_all_that_was_set(run_dir: Path) -> None:
     assert config["env"] == "ImelPoint-v0"
     assert (config["policy"], config["seed"], config["total_timesteps"]) == ("ridge", 3, 512)
     assert (config["rollout_size"], config["memory_size"]) == (128, 256)
-    assert {f.name for f in fields(RidgeSettings)} <= set(config)
-    assert config["policy_kwargs"] == asdict(RidgeOptions())
+    assert {f.name for f in fields(RidgePolicy.Settings)} <= set(config)
+    assert config["policy_kwargs"] == asdict(RidgePolicy.Settings())
 
 
 def test_progress_has_a_row_for_each_iteration(run_dir: Path) -> None:

@@ -10,8 +10,9 @@ import torch
 from gymnasium import spaces
 
 from imel import IMeL, MkiPolicy, NearestPolicy, NpPolicy, RidgePolicy
-from imel.policies import POLICIES, ImelPolicy, PaperPolicy
+from imel.policies import PaperPolicy, Policy
 from small import BATCH, STATES, answers, small_model
+from tests.small import POLICIES
 from toy import ScriptedEnv
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -19,7 +20,7 @@ LOPSIDED = spaces.Box(np.array([-3.0, 0.0], np.float32), np.array([1.0, 10.0], n
 every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
 
 
-def filled(cls: type[ImelPolicy], seed: int = 0, **arguments: Any) -> ImelPolicy:
+def filled(cls: type[Policy], seed: int = 0, **arguments: Any) -> Policy:
     """A policy over two action dimensions with a random memory of 16 points."""
     torch.manual_seed(seed)
     policy = cls(OBSERVATIONS, LOPSIDED, memory_size=32, **arguments)
@@ -27,14 +28,16 @@ def filled(cls: type[ImelPolicy], seed: int = 0, **arguments: Any) -> ImelPolicy
     return policy
 
 
-def remember(policy: ImelPolicy) -> None:
+def remember(policy: Policy) -> None:
     """Put random points into memory; where a policy holds coefficients, fit them to those."""
     policy.memory.set_prior(torch.randn(16, 2), 0.5 * torch.randn(16, 2))
     policy.invalidate()
-    if isinstance(policy, RidgePolicy):
+    if policy.lessons is not None:
         memory = policy.memory
         column = memory.column
-        policy.lessons.attend(column("episodes"), column("rewards"), column("states"), 0, 0)
+        policy.lessons.record_episodes(
+            column("episodes"), column("rewards"), column("states"), 0, 0
+        )
         policy.imitate()
 
 
@@ -108,7 +111,7 @@ def test_after_invalidate_the_policy_acts_on_its_new_memories(policy: str) -> No
 
 
 @pytest.mark.parametrize("kind", [MkiPolicy, RidgePolicy])
-def test_loading_a_state_dict_invalidates_what_was_computed(kind: type[ImelPolicy]) -> None:
+def test_loading_a_state_dict_invalidates_what_was_computed(kind: type[Policy]) -> None:
     policy, other = filled(kind), filled(kind, seed=1)
     assert not np.allclose(answers(policy), answers(other))
 
@@ -146,7 +149,7 @@ def test_the_context_is_the_memory_in_normalised_states(kind: str) -> None:
 
 def test_the_mean_of_ridge_is_linear_in_its_features() -> None:
     policy = small_model().learn(3 * BATCH).policy
-    assert isinstance(policy, RidgePolicy)
+    assert policy.lessons is not None
     states = torch.from_numpy(STATES)
     features = policy.features(policy.normaliser(states))
 

@@ -27,7 +27,7 @@ from imel.pictures.curve import (
 from imel.pictures.nearby import episode_trend, summarise_near
 from imel.pictures.plane import policy_surface, state_plane
 from imel.pictures.surface import PolicySurface, surface_figure
-from imel.policies import ImelPolicy, MkiPolicy
+from imel.policies import MkiPolicy, Policy
 from imel.policies.names import DimensionNames, names_for
 
 # --- running summaries ---
@@ -277,7 +277,7 @@ def a_policy(states: torch.Tensor, improved: torch.Tensor) -> MkiPolicy:
     return policy
 
 
-def numbered(policy: ImelPolicy) -> DimensionNames:
+def numbered(policy: Policy) -> DimensionNames:
     return names_for(None, policy.dimensions)
 
 

@@ -59,7 +59,7 @@ def filled(memory_size: int = 60, features: int = 16, penalty: float = 1.0) -> R
     policy.normaliser.update(memory.column("states"))
     policy.normaliser.refresh()
     column = memory.column
-    policy.lessons.attend(column("episodes"), column("rewards"), column("states"), 0, 60)
+    policy.lessons.record_episodes(column("episodes"), column("rewards"), column("states"), 0, 60)
     generator = torch.Generator().manual_seed(9)
     shape = (12, *policy.coefficients.shape)
     policy.move(torch.arange(12), 0.1 * torch.randn(shape, generator=generator), 1.0)

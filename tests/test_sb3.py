@@ -17,8 +17,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMoni
 
 from imel import IMeL
 from imel.errors import ImelError, SettingsError
-from imel.policies import POLICIES
 from small import BATCH, STATES, LogBook, answers, differing, points, small_model, tensors_of
+from tests.small import POLICIES
 from toy import PointEnv, ScriptedEnv
 
 ALWAYS_LOGGED = {

@@ -22,13 +22,15 @@ import pytest
 import imel
 from imel import IMeL
 from imel.errors import NonFiniteError, SettingsError
-from imel.policies import POLICIES
-from imel.settings import FitSettings, InterpolatorSettings, Keywords, RidgeSettings, Settings
-from imel.settings.gone import GONE
+from imel.keywords import Keywords
+from imel.policies.paper.paper_policy import FitSettings, InterpolatorSettings
+from imel.policies.ridge.ridge_policy import RidgePolicy
+from imel.settings import Settings
 from small import LogBook, answers, points, small_model
+from tests.small import POLICIES
 from toy import ScriptedEnv
 
-CLASSES = sorted({cls.settings_class for cls in POLICIES.values()}, key=lambda cls: cls.__name__)
+CLASSES = sorted({cls.Settings for cls in POLICIES.values()}, key=lambda cls: cls.__name__)
 every_class = pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 every_policy = pytest.mark.parametrize("policy", POLICIES)
 
@@ -111,21 +113,21 @@ def test_no_number_may_be_negative(cls: type[Settings]) -> None:
 
 
 def test_updating_makes_a_new_object() -> None:
-    settings = RidgeSettings()
+    settings = RidgePolicy.Settings()
     changed = settings.updated({"gamma": 0.5, "critic_hidden": [3, 4]})
 
     assert (changed.gamma, changed.critic_hidden) == (0.5, (3, 4))
-    assert settings == RidgeSettings()
+    assert settings == RidgePolicy.Settings()
     assert changed.updated({}) == changed
     with pytest.raises(FrozenInstanceError):
         settings.gamma = 0.5  # type: ignore[misc]
 
 
 def test_a_refused_update_changes_nothing() -> None:
-    settings = RidgeSettings()
+    settings = RidgePolicy.Settings()
     with pytest.raises(SettingsError):
         settings.updated({"gamma": 0.5, "gae_lambda": 7.0})
-    assert settings == RidgeSettings()
+    assert settings == RidgePolicy.Settings()
 
 
 def test_settings_survive_json() -> None:
@@ -147,9 +149,9 @@ def test_a_function_is_a_schedule_but_no_plain_data(cls: type[Settings]) -> None
 
 
 @every_policy
-def test_a_policy_has_the_defaults_of_its_settings_class(policy: str) -> None:
+def test_a_policy_has_the_defaults_of_its_settings(policy: str) -> None:
     model = IMeL(policy, None, _init_setup_model=False)
-    assert model.settings == POLICIES[policy].settings_class()
+    assert model.settings == POLICIES[policy].Settings()
     assert (model.gamma, model.gae_lambda) == (model.settings.gamma, model.settings.gae_lambda)
 
 
@@ -158,10 +160,10 @@ def test_a_policy_has_the_defaults_of_its_settings_class(policy: str) -> None:
 
 @every_policy
 def test_a_setting_of_other_policies_is_refused_naming_them(policy: str) -> None:
-    own = set(names_of(POLICIES[policy].settings_class))
+    own = set(names_of(POLICIES[policy].Settings))
     users: dict[str, list[str]] = {}
     for other, cls in POLICIES.items():
-        for name in set(names_of(cls.settings_class)) - own:
+        for name in set(names_of(cls.Settings)) - own:
             users.setdefault(name, []).append(other)
     assert users
     for name, policies in users.items():
@@ -175,7 +177,7 @@ def test_a_setting_of_other_policies_is_refused_naming_them(policy: str) -> None
 @pytest.mark.parametrize("name", GONE)
 def test_a_setting_that_is_gone_is_refused_in_one_line_that_says_why(name: str) -> None:
     for policy in POLICIES:
-        assert name not in names_of(POLICIES[policy].settings_class)
+        assert name not in names_of(POLICIES[policy].Settings)
         arguments: Any = {name: 1}
         with pytest.raises(SettingsError) as refusal:
             IMeL(policy, "Pendulum-v1", **arguments)
@@ -225,7 +227,7 @@ def another(name: str, default: Any, hint: Any) -> Any:
 
 def outcome(policy: str, **arguments: Any) -> dict[str, Any]:
     """What three iterations come to: actions, logs and the number of environments."""
-    learned = issubclass(POLICIES[policy].settings_class, FitSettings)
+    learned = issubclass(POLICIES[policy].Settings, FitSettings)
     told = {**TINY, **({"gradient_steps": 2} if learned else {}), **arguments}
     model = IMeL(policy, "ImelTinyPoint-v0", seed=0, **told)
     book = LogBook.of(model)
@@ -251,7 +253,7 @@ def _environments() -> Iterator[None]:
 
 @every_policy
 def test_every_setting_of_a_policy_changes_the_outcome(policy: str) -> None:
-    cls = POLICIES[policy].settings_class
+    cls = POLICIES[policy].Settings
     hints = typing.get_type_hints(cls)
     default = outcome(policy)
     assert outcome(policy) == default
@@ -372,5 +374,5 @@ def test_help_shows_every_setting_with_its_default(policy: str) -> None:
     text = " ".join((inspect.getdoc(IMeL) or "").split())
     ridge, papers = text.split("Settings of the paper's policies")
     part = ridge.split("Settings of RidgePolicy")[1] if policy == "RidgePolicy" else papers
-    for field in fields(POLICIES[policy].settings_class):
+    for field in fields(POLICIES[policy].Settings):
         assert f" {field.name} = {field.default!r}: " in part

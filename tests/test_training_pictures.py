@@ -19,7 +19,7 @@ from imel.cli.main import main
 from imel.pictures.run import training_surfaces, update_step
 from imel.pictures.surface import PolicySurface
 from imel.pictures.update import UpdateStep, update_figure
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 TRAIN = (
     *("--n-envs", "4", "--rollout-size", "256", "--memory-size", "512"),
@@ -50,8 +50,8 @@ def test_the_action_shown_is_named_once(tmp_path: Path) -> None:
     ]
 
 
-def policy_after(run_dir: Path, iteration: int) -> ImelPolicy:
-    return ImelPolicy.load(str(run_dir / "checkpoints" / f"iteration-{iteration:08d}"))
+def policy_after(run_dir: Path, iteration: int) -> Policy:
+    return Policy.load(str(run_dir / "checkpoints" / f"iteration-{iteration:08d}"))
 
 
 @pytest.mark.parametrize(("asked", "drawn"), [(1, 1), (2, 2), (40, 4), (-5, 1), (None, 4)])

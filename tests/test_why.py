@@ -22,9 +22,10 @@ from imel.cli.main import main
 from imel.cli.why import choose_steps
 from imel.explain import familiarity_of, policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
-from imel.policies import POLICIES, ImelPolicy, RidgePolicy
+from imel.policies import Policy
 from imel.runs.evaluation import evaluate
 from imel.runs.lessons import visited_states
+from tests.small import POLICIES
 
 
 class UnposedPendulum(PendulumEnv):
@@ -51,8 +52,8 @@ def taught_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def policy(run_dir: Path) -> ImelPolicy:
-    return ImelPolicy.load(str(run_dir / "model.safetensors"))
+def policy(run_dir: Path) -> Policy:
+    return Policy.load(str(run_dir / "model.safetensors"))
 
 
 def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
@@ -72,7 +73,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     return captured.err
 
 
-def test_an_episode_is_that_of_the_mean_action(policy: ImelPolicy) -> None:
+def test_an_episode_is_that_of_the_mean_action(policy: Policy) -> None:
     states = visited_states(policy, "Pendulum-v1", 3)
     env = gymnasium.make("Pendulum-v1")
     observation, _ = env.reset(seed=3)
@@ -83,7 +84,7 @@ def test_an_episode_is_that_of_the_mean_action(policy: ImelPolicy) -> None:
 
 
 def test_the_step_asked_for_is_explained_by_the_memories_behind_it(
-    run_dir: Path, policy: ImelPolicy, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = document(capsys, str(run_dir), "--step", "7", "--memories", "600", "--seed", "3")
     assert (answer["env"], answer["steps"]) == ("Pendulum-v1", 200)
@@ -100,7 +101,7 @@ def test_the_step_asked_for_is_explained_by_the_memories_behind_it(
 
 
 def test_by_default_the_most_and_the_least_familiar_steps_are_explained(
-    run_dir: Path, policy: ImelPolicy, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     explained = document(capsys, str(run_dir), "--seed", "3")["explained"]
     scores = familiarity_of(policy)(torch.from_numpy(visited_states(policy, "Pendulum-v1", 3)))
@@ -112,7 +113,7 @@ def test_by_default_the_most_and_the_least_familiar_steps_are_explained(
 
 
 def test_without_an_episode_the_reduced_policys_answer_is_given(
-    run_dir: Path, policy: ImelPolicy, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = document(capsys, str(run_dir), "--step", "7")["explained"][0]["memories"][0]
     number = first["episodes"]
@@ -188,7 +189,7 @@ def test_every_policy_is_explained(
 def test_the_lessons_listed_are_those_behind_the_step(
     taught_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
+    policy = Policy.load(str(taught_dir / "model.safetensors"))
     flags = (str(taught_dir), "--step", "7", "--memories", "600", "--seed", "3")
     (explained,) = document(capsys, *flags)["explained"]
     state = visited_states(policy, "Pendulum-v1", 3)[7]
@@ -226,7 +227,7 @@ def test_a_frame_shows_lessons_that_are_still_remembered(
     pixels = imread(path)[..., :3]
     rod = np.array([204, 77, 77]) / 255  # the colour of Pendulum's rod
     drawn = np.abs(pixels - rod).sum(axis=2) < 0.02
-    policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
+    policy = Policy.load(str(taught_dir / "model.safetensors"))
     remembered = len(np.unique(policy.memory.column("episodes")))
     assert all(part.any() for part in np.array_split(drawn.any(axis=0), 1 + min(5, remembered)))
 
@@ -236,8 +237,8 @@ def test_the_largest_lessons_of_a_run_are_listed_and_drawn(
 ) -> None:
     assert main(["lessons", str(taught_dir), "--json", "--count", "3"]) == 0
     found = json.loads(capsys.readouterr().out)
-    policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
-    assert isinstance(policy, RidgePolicy)
+    policy = Policy.load(str(taught_dir / "model.safetensors"))
+    assert policy.lessons is not None
     states = policy.memory.column("states")
     whole = policy.act(states)[0]
     changes = {
@@ -260,8 +261,8 @@ def test_deletion_evaluates_the_policy_without_the_largest_and_without_random_le
     found = json.loads(capsys.readouterr().out)
     deletion = found["deletion"]
     count = [each["count"] for each in deletion["without"]]
-    policy = ImelPolicy.load(str(taught_dir / "model.safetensors"))
-    assert isinstance(policy, RidgePolicy)
+    policy = Policy.load(str(taught_dir / "model.safetensors"))
+    assert policy.lessons is not None
     assert count == [max(1, round(share * len(policy.lessons))) for share in (0.01, 0.05, 0.2)]
     reduced = policy_without(policy, lessons=largest_lessons(policy, count[0]))
     expected = evaluate(reduced, "Pendulum-v1", 2).returns
@@ -345,7 +346,7 @@ def test_where_memories_cannot_be_posed_the_state_alone_is_drawn(
     assert path.is_file()
 
 
-def test_a_single_remembered_episode_leaves_the_first_step(policy: ImelPolicy) -> None:
+def test_a_single_remembered_episode_leaves_the_first_step(policy: Policy) -> None:
     alone = policy_without(policy)
     alone.memory.column("episodes").fill_(1)
     alone.invalidate()

@@ -15,7 +15,7 @@ from imel import IMeL
 from imel.checkpoints import checkpoint
 from imel.cli.main import main
 from imel.errors import ImelError
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from small import small_model
 
 SUFFIXES = (".safetensors", ".zip", ".pkl", ".pt", ".pth", ".npz", ".json", "")
@@ -44,7 +44,7 @@ LOADERS: dict[str, Callable[[Path], Any]] = {
     "IMeL.load": IMeL.load,
     "IMeL.resume": lambda path: IMeL.resume(path, "Pendulum-v1"),
     "set_parameters": lambda path: small_model().set_parameters(str(path)),
-    "policy": lambda path: ImelPolicy.load(str(path)),
+    "policy": lambda path: Policy.load(str(path)),
 }
 
 

@@ -153,7 +153,6 @@ def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]
         "iteration": model.iteration,
         "seed": model.seed,
         "settings": model.settings.as_json(),
-        "policy_kwargs": dict(model.policy_kwargs),
         **action_bounds(model.action_space),
         "units": "actions, means and stds: the action range is [-1, 1]"
         if isinstance(model.action_space, spaces.Box)

@@ -19,7 +19,6 @@ from imel.policies import RidgePolicy
 from imel.runs.evaluation import evaluate
 from imel.runs.lessons import play_sampled
 from imel.runs.stored import StoredRun
-from imel.settings import RidgeSettings
 
 Array = NDArray[Any]
 
@@ -48,7 +47,9 @@ def worth_of(
     with progress_bar("policy gradient", quiet) as progress:
         seeds = range(first, first + episodes)
         played = play_sampled(policy, env, seeds, progress)
-    return lesson_worth(policy, played, float(stored.config.get("gamma", RidgeSettings().gamma)))
+    return lesson_worth(
+        policy, played, float(stored.config.get("gamma", RidgePolicy.Settings().gamma))
+    )
 
 
 def judged_lessons(worth: Worth, policy: RidgePolicy) -> dict[str, Any]:

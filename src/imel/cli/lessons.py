@@ -25,7 +25,7 @@ from imel.explain.reduced import lesson_sizes
 from imel.explain.worth import Worth
 from imel.pictures.lessons import LessonHistory, deletion_figure, lessons_figure
 from imel.pictures.run import DOTS_PER_INCH
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.layout import DELETION, LESSONS
 from imel.runs.lessons import Deletion, delete_lessons
@@ -116,8 +116,8 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _policy_of(stored: StoredRun) -> RidgePolicy:
-    policy = ImelPolicy.load(str(stored.model_path))
-    if not isinstance(policy, RidgePolicy):
+    policy = Policy.load(str(stored.model_path))
+    if policy.lessons is None:
         raise ImelError(
             f"{stored.model_path} holds a {type(policy).__name__}, which has memories and no "
             "lessons: see imel why"

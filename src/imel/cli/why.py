@@ -22,7 +22,7 @@ from imel.environments.playing import names_in
 from imel.errors import SettingsError
 from imel.explain import Explanation, LessonExplanation, explain, familiarity_of
 from imel.pictures.why import Chosen, Why, draw_frames
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy
 from imel.policies.names import DimensionNames
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.lessons import visited_states
@@ -73,9 +73,9 @@ def run(argv: Sequence[str]) -> int:
         raise SettingsError(f"{arguments.frame} is not the name of a .png file")
     stored = arguments.open(memories=1)
     env = stored.environment()
-    policy = ImelPolicy.load(str(stored.model_path))
+    policy = Policy.load(str(stored.model_path))
     states = visited_states(policy, env, arguments.seed)
-    ridge = isinstance(policy, RidgePolicy)
+    ridge = policy.lessons is not None
     without = _without(arguments, ridge)
     names = names_in(env, policy.dimensions)
     chosen = [
@@ -103,9 +103,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def choose_steps(
-    policy: ImelPolicy, states: NDArray[Any], step: int | None
-) -> list[tuple[str, int]]:
+def choose_steps(policy: Policy, states: NDArray[Any], step: int | None) -> list[tuple[str, int]]:
     """The step asked for, or the first of the most and of the least familiar ones."""
     if step is not None:
         if not 0 <= step < len(states):
@@ -131,14 +129,14 @@ def _without(arguments: WhyArguments, ridge: bool) -> tuple[int, ...]:
 
 
 def _explained(
-    policy: ImelPolicy,
+    policy: Policy,
     name: str,
     step: int,
     state: NDArray[Any],
     without: tuple[int, ...],
     names: DimensionNames,
 ) -> Chosen:
-    left_out = "without_lessons" if isinstance(policy, RidgePolicy) else "without_episodes"
+    left_out = "without_lessons" if policy.lessons is not None else "without_episodes"
     otherwise = explain(policy, state, names=names, **{left_out: without}) if without else None
     return Chosen(name, step, explain(policy, state, names=names), otherwise)
 

@@ -25,7 +25,7 @@ from imel.distributed.ray_environments import RayEnvironments, joined, sound
 from imel.distributed.worker import Step
 from imel.environments.making import make_environments
 from imel.errors import SettingsError, SpaceError
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 
 class RaySampler:
@@ -114,7 +114,7 @@ def _own(info: dict[str, Any]) -> dict[str, Any]:
 
 def _on_cpu(actor: Actor) -> Actor:
     """Return the policy as it is sent: conditioned on its memory here, and on no device."""
-    assert isinstance(actor, ImelPolicy)
+    assert isinstance(actor, Policy)
     policy = actor if actor.device.type == "cpu" else copy.deepcopy(actor).cpu()
     policy.prepare()  # once, not by every worker
     return policy

@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from imel.data.arithmetic import denormals_flushed
 from imel.data.rollout import Actor, FloatArray
 from imel.environments.making import SideBySide, make_copy
 from imel.environments.replay import Past
 from imel.errors import EnvironmentFaultError, ImelError
-from imel.policies.paper.kernels import denormals_flushed
 
 Origin = Mapping[str, Any]
 

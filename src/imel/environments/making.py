@@ -1,4 +1,4 @@
-"""Make environments from an id, and begin them anew after a fault.
+"""Make environments from an id.
 
 id -> `make` -> Replayable(Monitor(environment)) -> side by side in this process, or in processes of
 their own (`workers`); or as EnvPool's (`envpool`)
@@ -15,22 +15,19 @@ from functools import partial
 from typing import Any
 
 import gymnasium
-import torch
 from gymnasium import Env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_normalize
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
-from imel.checkpoints.saving import SavedAlgorithm
 from imel.data.rollout import Sampler
 from imel.environments.envpool import make_envpool
 from imel.environments.replay import Replayable
 from imel.environments.workers import Maker, Workers
-from imel.errors import EnvironmentFaultError, ImelError, SettingsError, one_line
-from imel.policies import check_spaces
-from imel.settings import Settings
-from imel.settings.common import Backend
+from imel.errors import ImelError, SettingsError, one_line
+from imel.policies.spaces import check_spaces
+from imel.settings import Backend, Settings
 
 _said: set[str] = set()
 
@@ -151,28 +148,3 @@ class SideBySide(DummyVecEnv):
         # A space that is no Dict has the single key None
         observations = copied.get(None, copied)
         return observations, self.buf_rews.copy(), self.buf_dones.copy(), infos
-
-
-def survive(model: SavedAlgorithm, fault: EnvironmentFaultError) -> None:
-    """Drop the batch and what is remembered of the episode, and start the environments again.
-
-    Raises the fault if there have been too many.
-    """
-    model.faults += 1
-    if model.faults > model.settings.max_faults:
-        raise fault
-    warnings.warn(
-        f"{fault}; fault {model.faults} of {model.settings.max_faults} that are survived",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    running = torch.from_numpy(model.clock.episodes)
-    spoiled = running if fault.environment is None else running[[fault.environment]]
-    model.policy.memory.forget_episodes(spoiled)
-    model.policy.invalidate()
-    if len(model.policy.memory) == 0:
-        model.update.start(model)
-    try:
-        model.restart_environments()
-    except EnvironmentFaultError as another:
-        survive(model, another)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from imel.environments.making import is_mujoco, make, refused_in_one_line
 from imel.environments.replay import LONGEST
 from imel.errors import ImelError
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.policies.names import DimensionNames, Dimensions, names_for, names_of
 
 Array = NDArray[Any]
@@ -59,7 +59,7 @@ def play(env: Environment, act: Callable[[Any], Array], seed: int) -> Iterator[S
 
 def play_policy(
     env: Environment,
-    policy: ImelPolicy,
+    policy: Policy,
     seed: int,
     sampled: bool = False,
     look: Callable[[int], None] = lambda number: None,

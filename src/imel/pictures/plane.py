@@ -16,7 +16,7 @@ from torch import Tensor
 
 from imel.errors import SettingsError
 from imel.pictures.surface import PolicySurface
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.policies.names import DimensionNames
 
 Array = NDArray[np.float64]
@@ -33,7 +33,7 @@ _CHUNK = 1024
 class Plane:
     """Two directions in state space, with coordinates for states and states for coordinates."""
 
-    policy: ImelPolicy
+    policy: Policy
     """Whose memories and normaliser the plane was made from."""
     labels: tuple[str, str]
     origin: Tensor  # [d_s] where both coordinates are zero
@@ -57,7 +57,7 @@ View = tuple[Plane, Array, Array]
 """A plane with the part of it that is shown: the coordinates of columns and rows."""
 
 
-def common_view(policies: Sequence[ImelPolicy], names: DimensionNames) -> View:
+def common_view(policies: Sequence[Policy], names: DimensionNames) -> View:
     """Return the plane of the last policy, as far as the memories of all policies reach."""
     plane = state_plane(policies[-1], names)
     places = [plane.coordinates(policy.memory.column("states")) for policy in policies]
@@ -66,7 +66,7 @@ def common_view(policies: Sequence[ImelPolicy], names: DimensionNames) -> View:
 
 
 def policy_surface(
-    policy: ImelPolicy,
+    policy: Policy,
     title: str,
     names: DimensionNames,
     action: int | None = None,
@@ -98,7 +98,7 @@ def policy_surface(
     )
 
 
-def state_plane(policy: ImelPolicy, names: DimensionNames) -> Plane:
+def state_plane(policy: Policy, names: DimensionNames) -> Plane:
     """The state's own two dimensions, or the first two principal components of the memories."""
     states = policy.memory.column("states")
     if states.shape[1] == 2:
@@ -108,7 +108,7 @@ def state_plane(policy: ImelPolicy, names: DimensionNames) -> Plane:
     return principal_plane(policy, states, names)
 
 
-def principal_plane(policy: ImelPolicy, states: Tensor, names: DimensionNames) -> Plane:
+def principal_plane(policy: Policy, states: Tensor, names: DimensionNames) -> Plane:
     """The first two principal components of raw states, in normalised state space."""
     origin, directions, shares = principal_components(policy.normaliser(states))
     labels = ["no second dimension", "no second dimension"]
@@ -151,7 +151,7 @@ class Shown:
 
 
 def choose_action(
-    policy: ImelPolicy, improved: Array, names: DimensionNames, action: int | None
+    policy: Policy, improved: Array, names: DimensionNames, action: int | None
 ) -> Shown:
     """Choose the dimension of the action, or the option of a discrete one, that is shown."""
     count = improved.shape[1]
@@ -176,7 +176,7 @@ def _axis(coordinates: Array) -> Array:
     return np.linspace(low - margin, high + margin, _CELLS)
 
 
-def act_at(policy: ImelPolicy, states: Tensor) -> Array:
+def act_at(policy: Policy, states: Tensor) -> Array:
     """Compute a policy's means at many raw states, chunk by chunk."""
     chunks = (states[i : i + _CHUNK] for i in range(0, len(states), _CHUNK))
     return np.concatenate([as_array(policy.act(chunk)[0]) for chunk in chunks])

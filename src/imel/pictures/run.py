@@ -22,7 +22,7 @@ from imel.pictures.plane import (
 )
 from imel.pictures.surface import PolicySurface, surface_figure
 from imel.pictures.update import UpdateStep
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.runs import layout
 from imel.runs.stored import StoredModel, StoredRun, find_run
 
@@ -64,7 +64,7 @@ def update_step(place: Path, iteration: int | None, action: int | None) -> Updat
     wanted = models[-1].iteration if iteration is None else iteration
     assert wanted is not None
     nearest = min(models, key=lambda model: abs((model.iteration or 0) - wanted))
-    policy = ImelPolicy.load(str(nearest.path))
+    policy = Policy.load(str(nearest.path))
     memory = policy.memory
     if not len(memory) or memory.holds_prior:
         raise ImelError(f"{nearest.path.name} has made no update yet")
@@ -100,7 +100,7 @@ def training_surfaces(place: Path, action: int | None) -> list[PolicySurface]:
         )
     chosen = np.unique(np.linspace(0, len(models) - 1, _MOST_FRAMES).astype(int))
     shown = [models[i] for i in chosen]
-    policies = [ImelPolicy.load(str(model.path)) for model in shown]
+    policies = [Policy.load(str(model.path)) for model in shown]
     last = policies[-1]
     improved = last.distribution.shown(as_array(last.memory.column("improved_means")))
     names = names_in(files.env, last.dimensions)

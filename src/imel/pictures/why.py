@@ -17,7 +17,7 @@ from imel.environments.playing import Environment, environment_of, play_policy
 from imel.errors import ImelError
 from imel.explain import Explanation, LessonExplanation
 from imel.pictures.rendering import UnclearStateError, pixels_of, pose, prepare_drawing
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 Array = NDArray[Any]
 Why = Explanation | LessonExplanation
@@ -43,7 +43,7 @@ class Chosen:
 
 
 def draw_frames(
-    path: Path, policy: ImelPolicy, env_id: str, seed: int, chosen: list[Chosen]
+    path: Path, policy: Policy, env_id: str, seed: int, chosen: list[Chosen]
 ) -> str | None:
     """Write the picture; return a note on what could not be drawn, or None."""
     prepare_drawing()
@@ -67,7 +67,7 @@ def draw_frames(
 
 
 def _played_frames(
-    env: Environment, policy: ImelPolicy, seed: int, steps: set[int]
+    env: Environment, policy: Policy, seed: int, steps: set[int]
 ) -> dict[int, Array]:
     """Play the episode again and draw some of its steps."""
     frames: dict[int, Array] = {}
@@ -81,7 +81,7 @@ def _played_frames(
     return frames
 
 
-def _pictured(policy: ImelPolicy, why: Why) -> list[tuple[str, Array]]:
+def _pictured(policy: Policy, why: Why) -> list[tuple[str, Array]]:
     """Return titles and states of the first memories, or of lessons that are still remembered."""
     found: list[tuple[str, Array]] = []
     if isinstance(why, Explanation):
