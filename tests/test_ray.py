@@ -24,9 +24,9 @@ from imel.bench.progress import SearchProgress
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.cli.main import main
-from imel.distributed import RaySampler, SerialSampler
+from imel.distributed import RaySampler
 from imel.distributed.connection import connect
-from imel.distributed.episodes import Past, make_seeded, play_again
+from imel.environments.making import make, make_environments
 from imel.errors import ImelError, SettingsError
 from imel.tune.study import Problem, completed, opened
 from small import LogBook, differing, tensors_of
@@ -137,7 +137,7 @@ def learned(sampler: Any, policy: str, env: str, callback: Any = None) -> tuple[
 def require_equal(left: tuple[IMeL, LogBook], right: tuple[IMeL, LogBook]) -> None:
     """Weights, memory, generator, curve and everything logged but the time."""
     assert differing(tensors_of(left[0]), tensors_of(right[0])) == []
-    assert torch.equal(left[0].generator.get_state(), right[0].generator.get_state())
+    assert torch.equal(left[0].learner.generator.get_state(), right[0].learner.generator.get_state())
     assert left[0].ep_info_buffer is not None
     assert right[0].ep_info_buffer is not None
     curves = [
@@ -151,35 +151,6 @@ def require_equal(left: tuple[IMeL, LogBook], right: tuple[IMeL, LogBook]) -> No
     ]
     assert pages[0] == pages[1]
     assert len(pages[0]) == STEPS // BATCH
-
-
-# --- episodes that can be played again ---
-
-
-def test_an_environment_is_brought_where_another_one_was() -> None:
-    generator = np.random.default_rng(0)
-    env, past = make_seeded("Pendulum-v1", 0), Past(7)
-    observation, _ = env.reset(seed=7)
-    for _ in range(250):
-        action = generator.uniform(-2, 2, 1).astype(np.float32)
-        observation, _, terminated, truncated, _ = env.step(action)
-        past.took(action, terminated or truncated)
-        if terminated or truncated:
-            observation, _ = env.reset()
-    assert (past.episode, len(past.actions)) == (1, 50)
-    other = make_seeded("Pendulum-v1", 0)
-    np.testing.assert_array_equal(play_again(other, past), observation)
-    assert other.rewards == env.rewards  # the episode's return will be the same as well
-    action = np.zeros(1, np.float32)
-    np.testing.assert_array_equal(other.step(action)[0], env.step(action)[0])
-    assert not np.array_equal(make_seeded("Pendulum-v1", 0).reset(seed=8)[0], env.reset(seed=7)[0])
-
-
-def test_episodes_of_one_stream_differ_and_a_seed_begins_it_again() -> None:
-    env = make_seeded("Pendulum-v1", 0)
-    first, second, again = env.reset(seed=1)[0], env.reset()[0], env.reset(seed=1)[0]
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(first, again)
 
 
 # --- rollouts ---
@@ -197,7 +168,7 @@ def test_workers_give_what_one_process_gives_although_one_of_them_dies(
         killed.append(model.env._workers[1])  # type: ignore[union-attr]
         ray.kill(killed[0])
 
-    serial = learned(SerialSampler(), policy, "Pendulum-v1")
+    serial = learned(None, policy, "Pendulum-v1")
     callback = At(5, kill) if policy == "RidgePolicy" else None
     require_equal(serial, learned(Reused(), policy, "Pendulum-v1", callback))
     assert len(killed) == (policy == "RidgePolicy")
@@ -209,7 +180,7 @@ def test_a_rollout_ended_by_a_callback_leaves_environments_where_it_ended(cluste
             return self.num_timesteps != 150
 
     models = []
-    for sampler in (SerialSampler(), Reused()):
+    for sampler in (None, Reused()):
         model = IMeL("RidgePolicy", "Pendulum-v1", seed=3, sampler=sampler, **SMALL)
         model.learn(STEPS, callback=Stop())
         assert model.num_timesteps == 150
@@ -220,7 +191,7 @@ def test_a_rollout_ended_by_a_callback_leaves_environments_where_it_ended(cluste
 
 def test_the_environments_are_a_vector_environment(cluster: Any) -> None:
     env = Reused().make_environments("Pendulum-v1", 3)
-    same = SerialSampler().make_environments("Pendulum-v1", 3)
+    same = make_environments("Pendulum-v1", 3)
     for vector in (env, same):
         vector.seed(5)
     np.testing.assert_array_equal(env.reset(), same.reset())
@@ -254,7 +225,7 @@ def test_what_a_sampler_cannot_do_is_refused(cluster: Any) -> None:
     with pytest.raises(ImelError, match="9 workers need as many cores; Ray has 8"):
         IMeL("RidgePolicy", "Pendulum-v1", sampler=RaySampler(9))
     with pytest.raises(SettingsError, match="give an environment's id"):
-        IMeL("RidgePolicy", make_seeded("Pendulum-v1", 0), sampler=SerialSampler())
+        IMeL("RidgePolicy", make("Pendulum-v1"), sampler=RaySampler(1))
     with pytest.raises(ImelError, match="cannot make environment 'Pendulun-v1'"):
         IMeL("RidgePolicy", "Pendulun-v1", sampler=RaySampler(1))
 
@@ -276,14 +247,14 @@ def test_faults_of_environments_are_the_same_faults_elsewhere(
     cluster: Any, environments: str
 ) -> None:
     models = []
-    for sampler in (SerialSampler(), RaySampler(2)):
+    for sampler in (None, RaySampler(2)):
         env = f"{environments}Raises-v0"
         model = IMeL("RidgePolicy", env, seed=3, sampler=sampler, max_faults=99, **SMALL)
         model.learn(STEPS)
         models.append(model)
         assert model.env is not None
         model.env.close()
-    assert models[0].faults == models[1].faults > 0
+    assert models[0].learner.faults == models[1].learner.faults > 0
     assert models[0].num_timesteps == models[1].num_timesteps
     assert differing(tensors_of(models[0]), tensors_of(models[1])) == []
 
@@ -361,7 +332,7 @@ def test_a_machine_killed_in_the_middle_changes_no_bit(environments: str, policy
         def kill(model: IMeL) -> None:
             threading.Timer(0.05, cluster.remove_node, (other, False)).start()
 
-        serial = learned(SerialSampler(), policy, "Pendulum-v1")
+        serial = learned(None, policy, "Pendulum-v1")
         parallel = learned(RaySampler(2), policy, "Pendulum-v1", At(5, kill))
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
         assert sum(node["Alive"] for node in nodes) == 1

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
@@ -22,31 +21,24 @@ from imel.distributed.worker import Origin, Worker
 from imel.environments.replay import Past
 from imel.errors import ImelError
 
-_REPLACEMENTS = 4
+_MOST_DEATHS = 4
 """How often in a row one worker may die before that is the user's problem."""
 
 
 class RayEnvironments(VecEnv):
-    """Copies of an environment, spread over workers."""
+    """Copies of an environment, spread over workers; `copy` is one that is here."""
 
-    def __init__(
-        self,
-        ray: Any,
-        env_id: str,
-        n_envs: int,
-        n_workers: int,
-        spaces_of_one: tuple[spaces.Space[Any], spaces.Space[Any]],
-    ) -> None:
+    def __init__(self, ray: Any, env_id: str, n_envs: int, n_workers: int, copy: VecEnv) -> None:
         if cores(ray) < n_workers:
             raise ImelError(f"{n_workers} workers need as many cores; Ray has {cores(ray)}")
-        self.ray, self._env_id, self.num_envs = ray, env_id, n_envs
+        self.ray, self._env_id, self.num_envs, self._copy = ray, env_id, n_envs, copy
         ends = np.linspace(0, n_envs, min(n_workers, n_envs) + 1).astype(int).tolist()
         self._places = [range(*pair) for pair in itertools.pairwise(ends)]
         self._origins = list[Origin | None]()  # of the episodes under way, none before a reset
         self._actions = list[list[FloatArray]]()  # that they have had since
         self._observations: FloatArray = np.empty((n_envs, 0), np.float32)
         self._workers = [self._start(places, cpus=1) for places in self._places]
-        super().__init__(n_envs, *spaces_of_one)
+        super().__init__(n_envs, copy.observation_space, copy.action_space)
 
     # --- workers ---
 
@@ -58,28 +50,30 @@ class RayEnvironments(VecEnv):
     def ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Return each worker's answer to its arguments; one that dies is replaced, asked again."""
         asked = [
-            worker.answer.remote(method, *own)
+            getattr(worker, method).remote(*own)
             for worker, own in zip(self._workers, arguments, strict=True)
         ]
         return [
-            sound(self._answer(number, answer, method, own))
+            self._answer(number, answer, method, own)
             for number, (answer, own) in enumerate(zip(asked, arguments, strict=True))
         ]
 
     def _answer(self, number: int, answer: Any, method: str, arguments: tuple[Any, ...]) -> Any:
-        errors = self.ray.exceptions
+        errors, reason = self.ray.exceptions, ""
         # An answer is lost as well where it was still on the machine that is gone
         died = (errors.RayActorError, errors.ObjectLostError, errors.NodeDiedError)
-        for _ in range(_REPLACEMENTS):
+        for _ in range(_MOST_DEATHS):
             try:
+                if reason:
+                    self._replace(number)
+                    answer = getattr(self._workers[number], method).remote(*arguments)
                 return self.ray.get(answer)
+            except errors.RayTaskError as error:
+                raise error.cause from None
             except died as error:
                 reason = str(error).strip().splitlines()[-1].strip()
-                with contextlib.suppress(*died):
-                    self._replace(number)
-                answer = self._workers[number].answer.remote(method, *arguments)
         raise ImelError(
-            f"worker {number} of {len(self._workers)} died {_REPLACEMENTS} times in a row: {reason}"
+            f"worker {number} of {len(self._workers)} died {_MOST_DEATHS} times in a row: {reason}"
         )
 
     def _replace(self, number: int) -> None:
@@ -88,8 +82,7 @@ class RayEnvironments(VecEnv):
         # Without a core of its own: where the cluster has shrunk it shares one
         self._workers[number] = worker = self._start(self._places[number], cpus=0)
         if self._origins:
-            there = worker.answer.remote("play_again", *self._whereabouts()[number])
-            sound(self.ray.get(there))
+            self.ray.get(worker.play_again.remote(*self._whereabouts()[number]))
 
     # --- where environments are ---
 
@@ -142,31 +135,26 @@ class RayEnvironments(VecEnv):
 
     def close(self) -> None:
         """End the workers."""
+        self._copy.close()
         for worker in self._workers:
             with contextlib.suppress(Exception):
                 self.ray.kill(worker)
 
-    def _call(self, method: str, indices: Any, *arguments: Any, **named: Any) -> list[Any]:
-        answers = joined(self.ask("call", [(method, arguments, named)] * len(self._workers)))
-        return [answers[index] for index in self._get_indices(indices)]
-
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Return an attribute of each."""
-        return self._call("get_attr", indices, attr_name)
+        """Return what each was made with: the attribute of another copy."""
+        return self._copy.get_attr(attr_name) * len(list(self._get_indices(indices)))
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        """Return whether each is wrapped so."""
+        return self._copy.env_is_wrapped(wrapper_class) * len(list(self._get_indices(indices)))
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
         """Refuse: an environment that is made again would not have it."""
         raise ImelError(f"'{attr_name}' cannot be set in environments of other processes")
 
-    def env_method(
-        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
-    ) -> list[Any]:
-        """Return what a method of each returns."""
-        return self._call("env_method", indices, method_name, *method_args, **method_kwargs)
-
-    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Return whether each is wrapped so."""
-        return self._call("env_is_wrapped", indices, wrapper_class)
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **named: Any) -> Any:
+        """Refuse likewise."""
+        raise ImelError(f"'{method_name}' cannot be called in environments of other processes")
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -174,10 +162,3 @@ def joined(parts: Sequence[Any]) -> Any:
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     return [entry for part in parts for entry in part]
-
-
-def sound(answer: Any) -> Any:
-    """Return an answer that is no error."""
-    if isinstance(answer, ImelError):
-        raise answer
-    return answer

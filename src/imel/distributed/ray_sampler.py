@@ -21,10 +21,10 @@ from torch import Tensor
 from imel.data.experience import Rollout
 from imel.data.rollout import Actor, EpisodeClock, FloatArray, OnStep, draw_noise, roll_out
 from imel.distributed.connection import LOCAL, connect
-from imel.distributed.ray_environments import RayEnvironments, joined, sound
+from imel.distributed.ray_environments import RayEnvironments, joined
 from imel.distributed.worker import Step
 from imel.environments.making import make_environments
-from imel.errors import SettingsError, SpaceError
+from imel.errors import EnvironmentFaultError, SettingsError, SpaceError
 from imel.policies import Policy
 
 
@@ -43,15 +43,14 @@ class RaySampler:
 
     def make_environments(self, env_id: str, n_envs: int) -> VecEnv:
         """Return copies of an environment, spread over workers."""
-        probe = make_environments(env_id, 1)  # what cannot be made is refused in one line
-        both = probe.observation_space, probe.action_space
-        probe.close()
-        if not isinstance(both[0], spaces.Box) or len(both[0].shape) != 1:
+        copy = make_environments(env_id, 1)  # what cannot be made is refused in one line
+        space = copy.observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise SpaceError(
-                f"a RaySampler observes vectors, not {both[0]}; "
+                f"a RaySampler observes vectors, not {space}; "
                 "gymnasium.wrappers.FlattenObservation makes them of most spaces"
             )
-        return RayEnvironments(connect(self.address), env_id, n_envs, self.n_workers, both)
+        return RayEnvironments(connect(self.address), env_id, n_envs, self.n_workers, copy)
 
     def collect(
         self,
@@ -88,7 +87,10 @@ class _Record:
     def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return mu and sigma as the workers had them."""
         del states
-        steps = [sound(part[self.taken]) for part in self._parts]
+        steps = [part[self.taken] for part in self._parts]
+        for step in steps:
+            if isinstance(step, EnvironmentFaultError):
+                raise step
         self._now = Step(*map(joined, zip(*steps, strict=True)))
         return torch.from_numpy(self._now.means), torch.from_numpy(self._now.stds)
 

@@ -15,7 +15,7 @@ from imel.data.arithmetic import denormals_flushed
 from imel.data.rollout import Actor, FloatArray
 from imel.environments.making import SideBySide, make_copy
 from imel.environments.replay import Past
-from imel.errors import EnvironmentFaultError, ImelError
+from imel.errors import EnvironmentFaultError
 
 Origin = Mapping[str, Any]
 
@@ -40,13 +40,6 @@ class Worker:
         torch.set_num_threads(1)
         self._places, self._n_envs = places, n_envs
         self._env = SideBySide([partial(make_copy, env_id, index) for index in places])
-
-    def answer(self, method: str, *arguments: Any) -> Any:
-        """Call a method; an error is returned, for Ray would hand on its traceback."""
-        try:
-            return getattr(self, method)(*arguments)
-        except ImelError as error:
-            return error
 
     def reset(self, seeds: Sequence[int | None]) -> tuple[FloatArray, list[Origin | None]]:
         """Begin an episode in each environment; return what it begins with."""
@@ -93,10 +86,6 @@ class Worker:
                     return [*steps, fault]
                 observations = steps[-1].observations
         return steps
-
-    def call(self, method: str, arguments: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Return what the vector of these environments answers."""
-        return getattr(self._env, method)(*arguments, **named)
 
     def _act(self, policy: Actor, observations: FloatArray) -> list[FloatArray]:
         """Return mu and sigma here, computed as if all environments were.

@@ -7,6 +7,7 @@ their own (`workers`); or as EnvPool's (`envpool`)
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import sys
 import warnings
 from collections.abc import Iterator
@@ -82,7 +83,7 @@ def make_environments(
     """Return copies of an environment that report their episodes and can be played again."""
     if workers and backend == "envpool":
         raise SettingsError("workers=True is for Gymnasium: EnvPool has threads of its own")
-    makers: list[Maker] = [partial(make_copy, env_id, index) for index in range(n_envs)]
+    makers: list[Maker] = [partial(make_copy, env_id, index, workers) for index in range(n_envs)]
     with refused_in_one_line(env_id):
         if backend == "envpool":
             return make_envpool(env_id, n_envs, env_threads)
@@ -92,9 +93,12 @@ def make_environments(
         return SideBySide(makers)
 
 
-def make_copy(env_id: str, index: int) -> Replayable:
-    """Return one of several copies of an environment."""
-    return Replayable(Monitor(make(env_id)), index)
+def make_copy(env_id: str, index: int, worker: bool = False) -> Replayable:
+    """Return one of several copies of an environment, here or in a worker's process."""
+    if worker:
+        # Ctrl-C reaches every process of a terminal; when a worker ends is for the run to say
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return Replayable(Monitor(make(env_id)), index, reporting=worker)
 
 
 def environments_for(

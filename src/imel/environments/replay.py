@@ -21,6 +21,8 @@ Array = NDArray[Any]
 
 LONGEST = 10_000
 """Steps after which an episode is left, and up to which it can be played again."""
+FAULT = "imel_fault"
+"""The key of an info under which a fault is reported."""
 _ROOM = 64
 """Actions for which there is room at first; it doubles when it is full."""
 
@@ -41,13 +43,16 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
     It also says of a fault in which environment it was, by which seed and at which step. A fault is
     whatever an environment raises, be it SystemExit, and an observation of another shape than its
     space has: it would be broadcast without a word.
+
+    :param index: which of several copies it is
+    :param reporting: hand faults on in the info, so that a process of its own lives to say them
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any], index: int) -> None:
+    def __init__(self, env: gymnasium.Env[Any, Any], index: int, reporting: bool = False) -> None:
         super().__init__(env)
         self.origin: dict[str, Any] | None = None
         """What the present episode began with, as in `Past`; None if that cannot be kept."""
-        self._index, self._seed = index, None
+        self._index, self._reporting, self._seed = index, reporting, None
         self._begin()
         self.mark()
 
@@ -67,11 +72,9 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             observation, info = self.env.reset(seed=seed, options=options)
             self._require_shape(observation)
-        except KeyboardInterrupt:
-            raise
+            return observation, info
         except BaseException as error:
-            raise self._fault("reset", error) from error
-        return observation, info
+            return None, self._report("reset", error)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step."""
@@ -84,22 +87,24 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
             observation, reward, terminated, truncated, info = self.env.step(action)
             self._require_shape(observation)
             return observation, float(reward), terminated, truncated, info
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:
-            raise self._fault("step", error) from error
+            return None, 0.0, False, False, self._report("step", error)
 
     def _require_shape(self, observation: Any) -> None:
         expected = self.observation_space.shape  # None of a Dict
         if expected is not None and np.shape(observation) != expected:
             raise ValueError(f"an observation of shape {np.shape(observation)}, not {expected}")
 
-    def _fault(self, where: str, error: BaseException) -> EnvironmentFaultError:
-        return EnvironmentFaultError(
+    def _report(self, where: str, error: BaseException) -> dict[str, Any]:
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        fault = (
             f"environment {self._index} (seed {self._seed}) raised in {where} {self._count} of its "
-            f"episode: {type(error).__name__}: {error}",
-            self._index,
+            f"episode: {type(error).__name__}: {error}"
         )
+        if self._reporting:
+            return {FAULT: fault}
+        raise EnvironmentFaultError(fault, self._index) from error
 
     def mark(self) -> None:
         """Note where it is now."""

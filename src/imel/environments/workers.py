@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import multiprocessing
-import signal
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
-import gymnasium
 from gymnasium import Env
 from stable_baselines3.common.vec_env import SubprocVecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs
 
+from imel.environments.replay import FAULT
 from imel.errors import EnvironmentFaultError
 
 Maker = Callable[[], Env[Any, Any]]
 
 _SECONDS_TO_START = 120.0
-_FAULT = "imel_fault"
-"""The key of an info under which a worker reports."""
 
 
 class Workers(SubprocVecEnv):
@@ -31,7 +27,7 @@ class Workers(SubprocVecEnv):
     restorable: ClassVar[bool] = True
 
     def __init__(self, makers: Sequence[Maker], timeout: float) -> None:
-        self._makers: list[Maker] = [partial(_report, maker) for maker in makers]
+        self._makers = list(makers)
         self._seconds = {"step": timeout, "reset": max(timeout, _SECONDS_TO_START)}
         # One process imports what all of them need, and they are copies of it
         multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
@@ -101,8 +97,8 @@ class _Watched:
         except (EOFError, OSError):
             raise self._died() from None
         for info in answer if isinstance(answer, tuple) else ():
-            if isinstance(info, dict) and _FAULT in info:
-                raise self._fault(info[_FAULT])
+            if isinstance(info, dict) and FAULT in info:
+                raise self._fault(info[FAULT])
         return answer
 
     def _died(self) -> EnvironmentFaultError:
@@ -114,27 +110,3 @@ class _Watched:
     def _fault(self, reason: str) -> EnvironmentFaultError:
         self.broken = True
         return EnvironmentFaultError(reason, self._index)
-
-
-def _report(maker: Maker) -> Env[Any, Any]:
-    # Ctrl-C reaches every process of a terminal; when a worker ends is for the run to say
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    return Reporting(maker())
-
-
-class Reporting(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Hands faults on in the info, so that a worker process lives to say what was wrong."""
-
-    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode."""
-        try:
-            return self.env.reset(**arguments)
-        except EnvironmentFaultError as fault:
-            return None, {_FAULT: str(fault)}
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Take a step."""
-        try:
-            return self.env.step(action)
-        except EnvironmentFaultError as fault:
-            return None, 0.0, False, False, {_FAULT: str(fault)}
