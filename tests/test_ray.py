@@ -201,7 +201,7 @@ def test_an_environment_that_cannot_be_played_again_is_named(
     env.reset()
     ray.kill(env._workers[0])  # type: ignore[attr-defined]
     with pytest.raises(ImelError, match=r"environment 0 was lost .* not deterministic"):
-        env.step(np.zeros((2, 1), np.float32))
+        list(map(env.step, [np.zeros((2, 1), np.float32)] * 1000))  # until the worker is gone
     env.close()
 
 
@@ -224,7 +224,7 @@ def test_why_workers_cannot_start_is_said(
     (tmp_path / "only_here.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))  # after the cluster was started
     with pytest.raises(ImelError, match=r"worker 0 of 1 died .*No module named 'only_here'"):
-        RaySampler(1).make_environments("only_here:OnlyHere-v0", 1)
+        RaySampler(1).make_environments("only_here:OnlyHere-v0", 1).reset()
 
 
 @pytest.mark.slow
@@ -318,11 +318,9 @@ def test_a_machine_killed_in_the_middle_changes_no_bit(environments: str, policy
     import ray
 
     with two_machines() as (cluster, other):
-
-        def kill(model: IMeL) -> None:
-            threading.Timer(0.05, cluster.remove_node, (other, False)).start()
-
-        require_equal(learned(None, policy), learned(RaySampler(2), policy, At(5, kill)))
+        killer = threading.Thread(target=cluster.remove_node, args=(other, False))
+        callbacks = [At(3, lambda _: killer.start()), At(5, lambda _: killer.join())]
+        require_equal(learned(None, policy), learned(RaySampler(2), policy, callbacks))
         nodes = ray.nodes()  # type: ignore[no-untyped-call]
         assert sum(node["Alive"] for node in nodes) == 1
 

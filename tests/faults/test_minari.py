@@ -226,9 +226,9 @@ def test_a_dataset_of_tables_is_read_whole_or_not_at_all(
     episode = EpisodeBuffer(
         observations=np.zeros((5, 3), np.float32),
         actions=np.zeros((4, 1), np.float32),
-        rewards=np.ones(4),  # type: ignore[arg-type]
-        terminations=np.zeros(4, bool),  # type: ignore[arg-type]
-        truncations=np.array([0, 0, 0, 1], bool),  # type: ignore[arg-type]
+        rewards=np.ones(4),
+        terminations=np.zeros(4, bool),
+        truncations=np.array([0, 0, 0, 1], bool),
     )
     spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
     minari.create_dataset_from_buffers(NAME, [episode], **spaces, data_format=kind)
