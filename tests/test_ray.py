@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
-from stable_baselines3.common.vec_env import VecEnv
 
-from clusters import ask_for_a_token, two_machines
+from clusters import prepare, two_machines
 from imel import IMeL
 from imel.bench.launch import grid, launch
 from imel.bench.pool import Failure, Finished
@@ -30,7 +29,7 @@ from imel.errors import ImelError, SettingsError
 from imel.tune.study import Problem, completed, opened
 from small import LogBook, differing, tensors_of
 
-ask_for_a_token()
+prepare()
 pytest.importorskip("ray")
 
 BATCH = 3 * 42
@@ -39,70 +38,19 @@ SMALL: dict[str, Any] = {"n_envs": 3, "rollout_size": BATCH, "memory_size": 2 * 
 SMALL |= {"critic_epochs": 1}
 STEPS = 6 * BATCH
 
-ENVIRONMENTS = """
-import time
-import gymnasium
-import numpy as np
-from toy import PointEnv, ScriptedEnv
-
-class Raises(PointEnv):
-    def step(self, action):
-        if self._point[0] > 0.985:  # which depends on seeds alone
-            raise RuntimeError("the arm fell off")
-        return super().step(action)
-
-class Drifts(PointEnv):
-    # Draws from a generator that no seed reaches
-    def _draw(self):
-        self._point = np.random.default_rng().uniform(-1, 1, 2).astype(np.float32)
-        return self._point
-
-class Slow(ScriptedEnv):
-    def step(self, action):
-        time.sleep(0.01)
-        return super().step(action)
-
-for env in (Raises, Drifts, Slow):
-    name = f"Ray{env.__name__}-v0"
-    if name not in gymnasium.registry:
-        gymnasium.register(name, env)
-"""
-
 
 @pytest.fixture(scope="module")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Prefix of environments that the workers of a cluster started after this can make too."""
-    folder = tmp_path_factory.mktemp("modules")
-    (folder / "ray_environments_of_tests.py").write_text(ENVIRONMENTS)
-    paths = [str(folder), str(Path(__file__).parent)]
-    before = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join([*paths, before])
-    sys.path[:0] = paths[:1]
-    yield "ray_environments_of_tests:Ray"
-    os.environ["PYTHONPATH"] = before
-    sys.path.remove(paths[0])
-
-
-@pytest.fixture(scope="module")
-def cluster(environments: str) -> Iterator[Any]:
+def cluster() -> Iterator[Any]:
     with two_machines(cores=4) as (running, _):  # simulated: they are not all used at once
         yield running
 
 
-class Reused(RaySampler):
-    """Two workers for all tests: to start one takes longer than most of them."""
-
-    made: ClassVar[dict[str, Any]] = {}
-
-    def __init__(self) -> None:
-        super().__init__(2)
-
-    def make_environments(self, env_id: str, n_envs: int) -> VecEnv:
-        if env_id not in self.made:
-            self.made[env_id] = super().make_environments(env_id, n_envs)
-        made: VecEnv = self.made[env_id]
-        assert made.num_envs == n_envs
-        return made
+@pytest.fixture(scope="module")
+def two_workers(cluster: Any) -> RaySampler:
+    """The same two for all tests: to start one takes longer than most of them."""
+    sampler = RaySampler(2)
+    sampler.make_environments = functools.cache(sampler.make_environments)  # type: ignore[method-assign]
+    return sampler
 
 
 class At(BaseCallback):
@@ -147,7 +95,7 @@ def require_equal(*learned: tuple[IMeL, LogBook]) -> None:
 
 @pytest.mark.parametrize("policy", ["RidgePolicy", "NpPolicy"])
 def test_workers_give_what_one_process_gives_although_one_of_them_dies(
-    cluster: Any, policy: str
+    two_workers: RaySampler, policy: str
 ) -> None:
     import ray
 
@@ -158,25 +106,29 @@ def test_workers_give_what_one_process_gives_although_one_of_them_dies(
         ray.kill(killed[0])
 
     callback = At(5, kill) if policy == "RidgePolicy" else None
-    require_equal(learned(None, policy), learned(Reused(), policy, callback))
+    require_equal(learned(None, policy), learned(two_workers, policy, callback))
     assert len(killed) == (policy == "RidgePolicy")
 
 
-def test_a_rollout_ended_by_a_callback_leaves_environments_where_it_ended(cluster: Any) -> None:
+def test_a_rollout_ended_by_a_callback_leaves_environments_where_it_ended(
+    two_workers: RaySampler,
+) -> None:
     class Stop(BaseCallback):
         def _on_step(self) -> bool:
             return self.num_timesteps != 150
 
     models = []
-    for sampler in (None, Reused()):
+    for sampler in (None, two_workers):
         model = IMeL("RidgePolicy", "Pendulum-v1", seed=3, sampler=sampler, **SMALL)
         assert model.learn(STEPS, callback=Stop()).num_timesteps == 150
         models.append(tensors_of(model.learn(2 * BATCH, reset_num_timesteps=False)))
     assert differing(*models) == []
 
 
-def test_the_environments_are_a_vector_environment(cluster: Any) -> None:
-    env, same = Reused().make_environments("Pendulum-v1", 3), make_environments("Pendulum-v1", 3)
+def test_the_environments_are_a_vector_environment(two_workers: RaySampler) -> None:
+    env, same = (
+        make("Pendulum-v1", 3) for make in (two_workers.make_environments, make_environments)
+    )
     for vector in (env, same):
         vector.seed(5)
     np.testing.assert_array_equal(env.reset(), same.reset())
@@ -192,12 +144,10 @@ def test_the_environments_are_a_vector_environment(cluster: Any) -> None:
 
 
 @pytest.mark.slow
-def test_an_environment_that_cannot_be_played_again_is_named(
-    cluster: Any, environments: str
-) -> None:
+def test_an_environment_that_cannot_be_played_again_is_named(cluster: Any) -> None:
     import ray
 
-    env = RaySampler(2).make_environments(f"{environments}Drifts-v0", 2)
+    env = RaySampler(2).make_environments("clusters:RayDrifts-v0", 2)
     env.reset()
     ray.kill(env._workers[0])  # type: ignore[attr-defined]
     with pytest.raises(ImelError, match=r"environment 0 was lost .* not deterministic"):
@@ -229,20 +179,15 @@ def test_why_workers_cannot_start_is_said(
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:environment")
-def test_faults_of_environments_are_the_same_faults_elsewhere(
-    cluster: Any, environments: str
-) -> None:
+def test_faults_of_environments_are_the_same_faults_elsewhere(cluster: Any) -> None:
     one, other = (
         IMeL(
-            "RidgePolicy",
-            f"{environments}Raises-v0",
-            seed=3,
-            sampler=sampler,
-            max_faults=99,
-            **SMALL,
-        ).learn(STEPS)
+            "RidgePolicy", "clusters:RayRaises-v0", seed=3, sampler=sampler, max_faults=99, **SMALL
+        )
         for sampler in (None, RaySampler(2))
     )
+    for model in (one, other):
+        model.learn(STEPS)
     assert one.learner.faults == other.learner.faults > 0
     assert one.num_timesteps == other.num_timesteps
     assert differing(one.learner.tensors(), other.learner.tensors()) == []
@@ -314,7 +259,7 @@ def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", ["RidgePolicy", "NpPolicy"])
-def test_a_machine_killed_in_the_middle_changes_no_bit(environments: str, policy: str) -> None:
+def test_a_machine_killed_in_the_middle_changes_no_bit(policy: str) -> None:
     import ray
 
     with two_machines() as (cluster, other):
@@ -341,15 +286,13 @@ class Killer:
 
 
 @pytest.mark.slow
-def test_the_runs_of_a_machine_that_dies_are_done_on_another(
-    environments: str, tmp_path: Path
-) -> None:
+def test_the_runs_of_a_machine_that_dies_are_done_on_another(tmp_path: Path) -> None:
     from imel.bench.ray_pool import RayPool
 
     with two_machines() as (cluster, other):
         killer = Killer(cluster, other)
         store, listener = Store(tmp_path), Listener(killer.advanced)
-        runs = grid([f"{environments}Slow-v0"], ["nearest"], [0, 1, 2], 1024, BENCH)
+        runs = grid(["clusters:RaySlow-v0"], ["nearest"], [0, 1, 2], 1024, BENCH)
         assert launch(runs, store, RayPool("auto"), listener) == []
         assert killer.killed
         assert all(store.final_row(run.identity()) for run in runs)
@@ -361,7 +304,7 @@ def test_the_runs_of_a_machine_that_dies_are_done_on_another(
 
 @pytest.mark.slow
 def test_a_search_goes_on_when_a_machine_dies(
-    environments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with two_machines() as (cluster, other):
         killer = Killer(cluster, other)
@@ -370,7 +313,7 @@ def test_a_search_goes_on_when_a_machine_dies(
         )
         words = ["--policy", "regressor", "--steps", "1024", "--trials", "4", "--seeds", "0"]
         words += ["--confirm-seeds", "0", "--ray", "auto", "--study", str(tmp_path)]
-        task, fixed = f"{environments}Slow-v0", {"rollout_size": 64, "gradient_steps": 5}
+        task, fixed = "clusters:RaySlow-v0", {"rollout_size": 64, "gradient_steps": 5}
         settings = [f"{name}={value}" for name, value in fixed.items()]
         assert main(["tune", task, *words, "--set", *settings]) == 0
         assert killer.killed
@@ -379,12 +322,12 @@ def test_a_search_goes_on_when_a_machine_dies(
 
 
 @pytest.mark.slow
-def test_a_task_that_is_stopped_gives_its_core_to_the_next(environments: str) -> None:
+def test_a_task_that_is_stopped_gives_its_core_to_the_next() -> None:
     from imel.bench.ray_pool import RayPool
 
     with two_machines():
         pool = RayPool("auto", jobs=1)
-        long = Run(f"{environments}Slow-v0", "nearest", 0, 100 * 64, BENCH)
+        long = Run("clusters:RaySlow-v0", "nearest", 0, 100 * 64, BENCH)
         for key in ("one", "two", "three"):  # one more than there are cores
             assert pool.has_room()
             pool.start(key, long)

@@ -18,8 +18,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from imel.datasets import columns as checks
-from imel.datasets.columns import ANNOTATIONS, Array, Columns, trajectories
+from imel.datasets.columns import (
+    ANNOTATIONS,
+    Array,
+    Columns,
+    action_bounds,
+    require_same_actions,
+    require_size,
+    trajectories,
+)
 from imel.errors import ImelError, one_line
 from imel.extras import require
 from imel.policies import Policy
@@ -125,8 +132,7 @@ def minari_episodes(dataset: Any, policy: Policy, source: str) -> list[Any]:
     try:
         if isinstance(dataset, str):
             dataset = _opened(dataset, source)
-        bounds = checks.action_bounds(dataset.action_space)
-        checks.require_same_actions(bounds, policy, source)
+        require_same_actions(action_bounds(dataset.action_space), policy, source)
         return list(dataset.iterate_episodes())
     except ImelError:
         raise
@@ -152,16 +158,21 @@ def _opened(dataset_id: str, source: str) -> Any:
         if space["type"] not in _SPACES or np.dtype(space.get("dtype", "f4")).kind not in "biuf":
             raise ImelError(f"{source} has a {name} of another kind than {', '.join(_SPACES)}")
         claimed += 8 * abs(math.prod(space.get("shape", ())))
-    checks.require_size(claimed, source)
-    bytes_in = _hdf5_bytes if metadata["data_format"] == "hdf5" else _table_bytes
-    checks.require_size(bytes_in(folder, metadata["data_format"]), source)
+    require_size(claimed, source)
+    require_size(_bytes_in(folder, metadata["data_format"]), source)
     return require("minari", "datasets").load_dataset(dataset_id)
 
 
-def _hdf5_bytes(folder: Path, _: str) -> int:
-    """Return the size that arrays claim; refuse what lies in other files, or in several places."""
-    h5py = require("h5py", "datasets")
-    items = list[Any]()
+def _bytes_in(folder: Path, kind: str) -> int:
+    """Return the size that data claim; refuse what is not valid, or lies outside of its file."""
+    if kind != "hdf5":  # but Arrow or Parquet
+        dataset, size = require("pyarrow.dataset", "datasets").dataset, 0
+        files = [str(path) for path in folder.glob(f"*/*.{kind}")]
+        for batch in dataset(files, format=kind).to_batches():
+            batch.validate(full=True)
+            size += batch.nbytes
+        return size
+    h5py, items = require("h5py", "datasets"), list[Any]()
     with h5py.File(folder / "main_data.hdf5", "r") as file:
         file.visititems(lambda _, item: items.append(item))  # each once, and no links
         arrays = [item for item in items if isinstance(item, h5py.Dataset)]
@@ -169,13 +180,3 @@ def _hdf5_bytes(folder: Path, _: str) -> int:
         if entries > len(items) or any(array.is_virtual or array.external for array in arrays):
             raise ValueError("it has a link; only its own data are read")
         return sum(array.nbytes for array in arrays)
-
-
-def _table_bytes(folder: Path, kind: str) -> int:
-    """Return the size of Arrow's or Parquet's columns; refuse what is not valid."""
-    dataset = require("pyarrow.dataset", "datasets").dataset
-    files, size = [str(path) for path in folder.glob(f"*/*.{kind}")], 0
-    for batch in dataset(files, format=kind).to_batches():
-        batch.validate(full=True)
-        size += batch.nbytes
-    return size

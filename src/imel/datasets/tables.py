@@ -15,8 +15,16 @@ from typing import Any
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
-from imel.datasets import columns as checks
-from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, names_in_files
+from imel.datasets.columns import (
+    SCALARS,
+    VECTORS,
+    Array,
+    Columns,
+    checked,
+    names_in_files,
+    require_same_actions,
+    require_size,
+)
 from imel.errors import ImelError, one_line
 from imel.extras import require
 from imel.files import write_atomically
@@ -44,18 +52,18 @@ def read_parquet(path: Path, policy: Policy) -> Columns:
     parquet = require("pyarrow.parquet", "datasets")
     try:
         held = parquet.read_metadata(path)
-        checks.require_size(8 * held.num_rows * held.num_columns, str(path))
+        require_size(8 * held.num_rows * held.num_columns, str(path))
         table = parquet.read_table(path)
         manifest = json.loads((table.schema.metadata or {})[_KEY])
         if not _FORMAT.items() <= manifest.items():
             raise ValueError("another format")
-        checks.require_same_actions(manifest, policy, str(path))
+        require_same_actions(manifest, policy, str(path))
         columns = {
             name: np.stack([table.column(each).to_numpy() for each in names], axis=-1)
             for name, names in names_in_files(manifest["widths"]).items()
         }
         columns |= {name: columns[name][:, 0] for name in SCALARS}
-        return checks.checked(columns, policy, str(path))
+        return checked(columns, policy, str(path))
     except ImelError:
         raise
     except Exception as error:  # of whatever reads Parquet and JSON beneath it
