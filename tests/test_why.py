@@ -23,8 +23,8 @@ from imel.cli.why import choose_steps
 from imel.explain import familiarity_of, policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.policies import Policy
+from imel.runs.deletion import visited_states
 from imel.runs.evaluation import evaluate
-from imel.runs.lessons import visited_states
 from small import POLICIES
 
 
@@ -127,7 +127,8 @@ def test_without_an_episode_the_reduced_policys_answer_is_given(
     assert number not in [memory["episodes"] for memory in explained["without"]["memories"]]
     text = said(capsys, str(run_dir), *flags)
     assert f"without episode {number} (" in text
-    assert f"mean [{mean[0]:+.2f}], a change of [{mean[0] - explained['mean'][0]:+.2f}]" in text
+    change = 2.0 * (mean[0] - explained["mean"][0])  # the torque is in [-2, 2]
+    assert f"mean [{2.0 * mean[0]:+.2f}], a change of [{change:+.2f}]" in text
 
 
 def test_in_a_pipe_the_answer_is_plain_lines(
@@ -214,7 +215,7 @@ def test_without_a_lesson_the_reduced_policys_answer_is_given(
     mean = np.array(explained["without"]["mean"])
     np.testing.assert_allclose(mean, explained["mean"] - taken, atol=1e-5)
     text = said(capsys, str(taught_dir), *flags)
-    assert f"without the lessons of {', '.join(episodes)}: mean [{mean[0]:+.2f}]" in text
+    assert f"without the lessons of {', '.join(episodes)}: mean [{2.0 * mean[0]:+.2f}]" in text
 
 
 def test_a_frame_shows_lessons_that_are_still_remembered(

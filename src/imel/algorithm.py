@@ -26,7 +26,6 @@ from stable_baselines3.common.vec_env import VecEnv
 from imel import registry
 from imel.checkpoints import checkpoint, model_file, snapshot
 from imel.checkpoints.checkpoint import Checkpoint, Source
-from imel.checkpoints.policy_file import policy_class_of
 from imel.checkpoints.space_tensors import spaces_from_tensors
 from imel.data.arithmetic import denormals_flushed
 from imel.data.critic import Critic
@@ -40,7 +39,7 @@ from imel.policies.base import Policy, Rows
 from imel.settings import Settings, settings_table
 
 if TYPE_CHECKING:
-    from imel.datasets.source import Dataset
+    from imel.datasets import Dataset
     from imel.policies.names import DimensionNames
 
 
@@ -473,7 +472,7 @@ class IMeL(BaseAlgorithm):
         """
         file = Checkpoint.read(path)
         model_file.require_model(file)
-        found = policy_class or policy_class_of(file)
+        found = policy_class or model_file.policy_class_of(file)
         with checkpoint.building(file.path):
             found.make_settings(file.document["settings"])
         model = cls(

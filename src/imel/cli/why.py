@@ -21,11 +21,12 @@ from imel.distributions import vector
 from imel.environments.playing import names_in
 from imel.errors import SettingsError
 from imel.explain import Explanation, LessonExplanation, explain, familiarity_of
+from imel.explain.explanation import COLUMNS
 from imel.pictures.why import Chosen, Why, draw_frames
 from imel.policies import Policy
 from imel.policies.names import DimensionNames
+from imel.runs.deletion import visited_states
 from imel.runs.evaluation import EVALUATION_SEED
-from imel.runs.lessons import visited_states
 
 _DESCRIPTION = """\
 Play an episode with a policy's mean action, and say what made the action at one step, or at its
@@ -40,7 +41,7 @@ examples:
   imel why model.safetensors --env Pendulum-v1 --json"""
 
 
-_MEMORY = ("rows", "weights", "contributions", *Explanation.columns())
+_MEMORY = ("rows", "weights", "contributions", *COLUMNS)
 _LESSON = ("episodes", "counts", "steps", "lengths", "returns", "contributions")
 
 
@@ -149,11 +150,9 @@ def _print(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
     why, console = chosen.why, Console(highlight=False, markup=False)
     console.print()
     console.print(f"step {chosen.step} ({chosen.name})", style="bold", soft_wrap=True)
-    said = [why.sentence(), why.familiarity_sentence()]
+    said = why.sentences()
     if isinstance(why, Explanation):
         said.insert(0, f"state {vector(why.observation, 12)}")
-    else:
-        said.append(why.sensitivity_sentence())
     if chosen.otherwise is not None:
         said.append(_counterfactual(why, chosen.otherwise, without))
     for line in said:
@@ -173,7 +172,9 @@ def _print(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
 def _counterfactual(why: Why, otherwise: Any, without: tuple[int, ...]) -> str:
     """Say what the policy would do without some episodes, or without what they taught it."""
     names, plural = ", ".join(map(str, without)), "s" if len(without) > 1 else ""
-    change = f"{otherwise.answer}, a change of {vector(otherwise.mean - why.mean)}"
+    change = (
+        f"{otherwise.answer}, a change of {why.in_units(otherwise.mean - why.mean, change=True)}"
+    )
     if why.columns_of_logits:
         change += f" in the {why.columns_of_logits}"
     if isinstance(why, LessonExplanation):
@@ -183,7 +184,7 @@ def _counterfactual(why: Why, otherwise: Any, without: tuple[int, ...]) -> str:
     weight = f", whose weight here is {lost:.1%}" if why.kind != "none" else ""
     return (
         f"without episode{plural} {names} ({left} memories{weight}): {change}; "
-        f"familiarity {otherwise.familiarity:.2f} instead of {why.familiarity:.2f}"
+        f"familiarity {100 * otherwise.familiarity:.0f} % instead of {100 * why.familiarity:.0f} %"
     )
 
 

@@ -54,7 +54,6 @@ class RidgePolicy(Policy):
         """Settings of `RidgePolicy`."""
 
         gamma: float = setting(0.995, high=1.0, search=Choice(0.95, 0.98, 0.99, 0.995, 0.999))
-        """Discount factor."""
         features: int = setting(256, search=Choice(64, 128, 256, 512))
         """Random tanh features of the state, beside the state itself and a constant."""
         penalty: float = setting(1.0, search=Range(0.03, 10.0))
