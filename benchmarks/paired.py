@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from imel.bench.store import Store
-from imel.pictures.nearby import Array
+from imel.pictures.style import Array
 from imel.report.markdown import table
 from imel.report.names import task_title
 from imel.report.results import Group, gather

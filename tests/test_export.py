@@ -338,7 +338,7 @@ def test_policies_without_features_are_exported_by_their_states(tmp_path: Path) 
     document = json.loads(
         pyarrow.parquet.read_schema(run / "export-parquet/memory.parquet").metadata[b"imel"]
     )
-    assert document["projection"][0].startswith("state component")
+    assert document["projection"][0].startswith("component 1 (")
 
 
 def test_a_memory_exported_and_read_again_is_the_same(stored: tuple[IMeL, Path]) -> None:

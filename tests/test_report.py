@@ -25,8 +25,9 @@ from imel.pictures.curve import (
     read_curve,
 )
 from imel.pictures.nearby import episode_trend, summarise_near
-from imel.pictures.plane import policy_surface, state_plane
-from imel.pictures.surface import PolicySurface, surface_figure
+from imel.pictures.plane import state_plane
+from imel.pictures.policy_figures import PolicySurface, surface_figure
+from imel.pictures.run_pictures import policy_surface
 from imel.policies import ImelPolicy, MkiPolicy
 from imel.policies.names import DimensionNames, names_for
 
@@ -371,7 +372,7 @@ def test_states_are_asked_in_chunks_and_put_together_in_order(
         return chunk[:, :1], chunk[:, 1:]
 
     monkeypatch.setattr(policy, "_act", act)
-    monkeypatch.setattr("imel.pictures.plane._CHUNK", 77)
+    monkeypatch.setattr("imel.pictures.run_pictures._CHUNK", 77)
     surface = policy_surface(policy, "", numbered(policy))
     assert max(sizes) == 77
     assert_array_equal(surface.policy_means, states[:, 0].double().numpy())

@@ -16,9 +16,8 @@ from PIL import Image
 
 from imel import IMeL
 from imel.cli.main import main
-from imel.pictures.run import training_surfaces, update_step
-from imel.pictures.surface import PolicySurface
-from imel.pictures.update import UpdateStep, update_figure
+from imel.pictures.policy_figures import PolicySurface, UpdateStep, update_figure
+from imel.pictures.run_pictures import training_surfaces, update_step
 from imel.policies import ImelPolicy
 
 TRAIN = (

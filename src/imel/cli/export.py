@@ -15,7 +15,6 @@ from gymnasium import spaces
 from imel.algorithm import IMeL
 from imel.cli.arguments import EnvironmentId, RunPath, parse, require_at_least
 from imel.datasets import (
-    Columns,
     memory_columns,
     play_episodes,
     write_minari,
@@ -26,8 +25,7 @@ from imel.datasets.minari_files import minari_path
 from imel.datasets.tables import action_bounds
 from imel.deploy import write_numpy, write_onnx
 from imel.errors import ImelError
-from imel.explorer.insight import Insight
-from imel.explorer.memory_map import make_plane
+from imel.pictures.plane import principal_plane
 from imel.runs import layout
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.provenance import provenance
@@ -81,60 +79,60 @@ def run(argv: Sequence[str]) -> int:
     require_at_least(arguments, episodes=0)
     torch.set_num_threads(1)
     stored = find_run(arguments.run, arguments.env)
-    if arguments.format in _ACTING:
-        return _export_policy(arguments, stored)
-    env = stored.env
-    if arguments.episodes:
-        env = stored.environment(", or export the memory alone by --episodes 0")
+    played = arguments.format not in _ACTING and arguments.episodes > 0
+    env = (
+        stored.environment(", or export the memory alone by --episodes 0") if played else stored.env
+    )
     model = stored.load()
-    parts = {"memory": memory_columns(model.policy.memory)}
     target = _target(arguments, stored, model)  # refused before anything is played
+    document = _document(model, stored, env)
+    if arguments.format in _ACTING:
+        name, write = _ACTING[arguments.format]
+        path = Path(target) / name
+        write(model.policy, path, document)
+        print(f"{path}: {path.stat().st_size:,} bytes")
+        return 0
+    parts = {"memory": memory_columns(model.policy.memory)}
     seeds = [arguments.seed + i for i in range(arguments.episodes)]
     if env is not None and seeds:
         parts["evaluation"] = play_episodes(model, env, seeds)
-    document = _document(model, stored, env)
-    if arguments.format == "minari":
-        for source, columns in parts.items():
-            name = f"{target}/{source}-v0"
-            about = {**document, "source": source}
-            write_minari(
-                name, columns, model.policy, env, about, seeds if source == "evaluation" else None
-            )
-            print(f"{name}: {len(columns['states']):,} transitions in {minari_path(name)}")
-    elif arguments.format == "parquet":
-        _write_parquet(Path(target), Insight(model.policy, model.dimension_names), parts, document)
-    else:
-        insight = Insight(model.policy, model.dimension_names)
-        space = insight.features if insight.has_features else insight.normalised
-        vectors = {source: space(columns["states"]) for source, columns in parts.items()}
+    if arguments.format == "projector":
+        states = {source: torch.from_numpy(columns["states"]) for source, columns in parts.items()}
+        vectors = {source: model.policy.embed(each).numpy() for source, each in states.items()}
         write_projector(Path(target), vectors, parts)
         print(f"{target}: show it by tensorboard --logdir {target}")
-    return 0
-
-
-def _export_policy(arguments: ExportArguments, stored: StoredRun) -> int:
-    """Write a file to act with."""
-    model = stored.load()
-    name, write = _ACTING[arguments.format]
-    path = Path(_target(arguments, stored, model)) / name
-    write(model.policy, path, _document(model, stored, stored.env))
-    print(f"{path}: {path.stat().st_size:,} bytes")
+        return 0
+    plane = principal_plane(model.policy.memory.column("states"), model.policy.embed)
+    for source, columns in parts.items():
+        about = {**document, "source": source}
+        if arguments.format == "minari":
+            name = f"{target}/{source}-v0"
+            played_from = seeds if source == "evaluation" else None
+            write_minari(name, columns, model.policy, env, about, played_from)
+            written = f"{name}: {{}} in {minari_path(name)}"
+        else:
+            x, y = plane.coordinates(torch.from_numpy(columns["states"])).T
+            path = Path(target) / f"{source}.parquet"
+            extra = {"projection_x": x, "projection_y": y}
+            write_parquet(path, columns, {**about, "projection": plane.labels}, extra)
+            written = f"{path}: {{}}"
+        print(written.format(f"{len(columns['states']):,} transitions"))
     return 0
 
 
 def _target(arguments: ExportArguments, stored: StoredRun, model: IMeL) -> str:
-    """The folder, or the part of Minari's ids before the last, with nothing there yet."""
+    """Return the folder, or the part of Minari's ids before the last, with nothing there yet."""
     if arguments.format == "minari":
         target = arguments.out or _dataset_name(stored, model)
-        for source in ("memory", "evaluation"):
-            place = minari_path(f"{target}/{source}-v0")
-            if place.exists():
-                raise ImelError(f"the Minari dataset in {place} exists: give another --out")
-        return target
-    folder = Path(arguments.out or stored.folder / f"export-{arguments.format}")
-    if folder.exists():
-        raise ImelError(f"{folder} exists already and is not overwritten: give another --out")
-    return str(folder)
+        places = [minari_path(f"{target}/{source}-v0") for source in ("memory", "evaluation")]
+        kind = "the Minari dataset in "
+    else:
+        target = arguments.out or str(stored.folder / f"export-{arguments.format}")
+        places, kind = [Path(target)], ""
+    for place in places:
+        if place.exists():
+            raise ImelError(f"{kind}{place} exists and is not overwritten: give another --out")
+    return target
 
 
 def _dataset_name(stored: StoredRun, model: IMeL) -> str:
@@ -145,7 +143,7 @@ def _dataset_name(stored: StoredRun, model: IMeL) -> str:
 
 
 def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]:
-    """What made the rows."""
+    """Return what made the rows."""
     return {
         "env": env,
         "policy": type(model.policy).__name__,
@@ -161,16 +159,3 @@ def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]
         "run": layout.read_table(stored.folder / layout.PROVENANCE) or None,
         "export": provenance(),
     }
-
-
-def _write_parquet(
-    folder: Path, insight: Insight, parts: dict[str, Columns], document: dict[str, Any]
-) -> None:
-    plane = make_plane(insight, "features" if insight.has_features else "states")
-    about = {**document, "projection": list(plane.labels)}
-    for source, columns in parts.items():
-        points = plane.points(columns["states"])
-        extra = {"projection_x": points[:, 0].copy(), "projection_y": points[:, 1].copy()}
-        path = folder / f"{source}.parquet"
-        write_parquet(path, columns, {**about, "source": source}, extra)
-        print(f"{path}: {len(columns['states']):,} transitions")

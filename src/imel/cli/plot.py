@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +12,8 @@ import tyro
 
 from imel.cli.arguments import RunPath, parse
 from imel.errors import ImelError
-from imel.pictures.run import DOTS_PER_INCH, draw_run, training_surfaces, update_step
-from imel.pictures.surface import save_animation
-from imel.pictures.update import update_figure
+from imel.pictures.policy_figures import save_animation, update_figure
+from imel.pictures.run_pictures import draw_run, training_surfaces, update_step
 from imel.runs import layout
 from imel.runs.stored import find_run
 
@@ -68,6 +67,14 @@ class AnimationArguments(PlotArguments):
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The file to write. By default one in the run directory."""
 
+    def target(self, name: str) -> Path:
+        """Return the file to write; refuse one of another kind before anything is computed."""
+        if self.out is None:
+            return (self.run if self.run.is_dir() else self.run.parent) / name
+        if self.out.suffix.lower() != Path(name).suffix:
+            raise ImelError(f"{self.out} is not the name of a {Path(name).suffix} file")
+        return self.out
+
 
 @dataclass(frozen=True)
 class UpdateArguments(AnimationArguments):
@@ -81,41 +88,20 @@ class UpdateArguments(AnimationArguments):
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     torch.set_num_threads(1)
-    kinds: dict[str, Callable[[Sequence[str]], Path]] = {
-        "update": _draw_update,
-        "animation": _draw_animation,
-    }
-    if argv and argv[0] in kinds:
-        print(kinds[argv[0]](argv[1:]))
-        return 0
-    arguments: PlotArguments = parse(PlotArguments, argv, "imel plot", _DESCRIPTION)
-    stored = find_run(arguments.run)
-    for path in draw_run(stored.folder, stored.load(), stored.config, arguments.action):
-        print(path)
+    kind, rest = (argv[0], argv[1:]) if argv else ("", argv)
+    if kind == "update":
+        update: UpdateArguments = parse(UpdateArguments, rest, "imel plot update", _UPDATE)
+        written = [update.target(layout.UPDATE)]
+        step = update_step(update.run, update.iteration, update.action)
+        update_figure(step).savefig(written[0])
+    elif kind == "animation":
+        command = "imel plot animation"
+        training: AnimationArguments = parse(AnimationArguments, rest, command, _ANIMATION)
+        written = [training.target(layout.ANIMATION)]
+        save_animation(training_surfaces(training.run, training.action), written[0])
+    else:
+        arguments: PlotArguments = parse(PlotArguments, argv, "imel plot", _DESCRIPTION)
+        stored = find_run(arguments.run)
+        written = draw_run(stored.folder, stored.load(), stored.config, arguments.action)
+    print("\n".join(map(str, written)))
     return 0
-
-
-def _draw_update(argv: Sequence[str]) -> Path:
-    arguments: UpdateArguments = parse(UpdateArguments, argv, "imel plot update", _UPDATE)
-    out = _target(arguments, layout.UPDATE)
-    figure = update_figure(update_step(arguments.run, arguments.iteration, arguments.action))
-    figure.savefig(out, dpi=DOTS_PER_INCH)
-    return out
-
-
-def _draw_animation(argv: Sequence[str]) -> Path:
-    name = "imel plot animation"
-    arguments: AnimationArguments = parse(AnimationArguments, argv, name, _ANIMATION)
-    out = _target(arguments, layout.ANIMATION)
-    save_animation(training_surfaces(arguments.run, arguments.action), out)
-    return out
-
-
-def _target(arguments: AnimationArguments, name: str) -> Path:
-    """The file to write, refused before anything is computed if it is of another kind."""
-    if arguments.out is None:
-        return (arguments.run if arguments.run.is_dir() else arguments.run.parent) / name
-    suffix = Path(name).suffix
-    if arguments.out.suffix.lower() != suffix:
-        raise ImelError(f"{arguments.out} is not the name of a {suffix} file")
-    return arguments.out

@@ -17,7 +17,7 @@ from rich.table import Table
 from imel.cli.arguments import StoredRunArguments, parse, refuse_repeated_flags, wide_console
 from imel.errors import SettingsError
 from imel.pictures.probe import probe_figure
-from imel.pictures.run import DOTS_PER_INCH
+from imel.pictures.style import DOTS_PER_INCH
 from imel.policies import ImelPolicy
 from imel.probe.contestants import CONTESTANTS, find_contestant
 from imel.probe.measures import KL, Judgement, acting_error, folds_of, judge, memories_of

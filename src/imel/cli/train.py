@@ -24,7 +24,7 @@ from imel.checkpoints.run_checkpoints import differences, latest_checkpoint
 from imel.cli.arguments import Flag, parse, peek
 from imel.environments.envpool import usable_cores
 from imel.errors import CheckpointError, ImelError, SettingsError
-from imel.pictures.run import draw_run
+from imel.pictures.run_pictures import draw_run
 from imel.policies.refusal import refuse_unused
 from imel.runs import layout
 from imel.runs.best import best_of

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from imel.pictures.style import Array
 
 _PLACES, _REACH = 200, 0.04
 """Where the trend of episodes is taken, and over which share of the steps to either side."""
@@ -62,22 +61,8 @@ def episode_trend(steps: Array, returns: Array) -> Summary:
 def draw_episodes(axes: Axes, steps: Array, returns: Array, colour: str, label: str) -> Summary:
     """Draw episodes as dots, fainter where there are many, and their mean as a line."""
     crowd = min(1.0, 300 / len(returns))
-    axes.scatter(
-        steps,
-        returns,
-        s=6 + 8 * crowd,
-        color=colour,
-        alpha=0.12 + 0.25 * crowd,
-        linewidths=0,
-        rasterized=True,
-        label=label,
-    )
+    dots = {"s": 6 + 8 * crowd, "alpha": 0.12 + 0.25 * crowd, "linewidths": 0, "rasterized": True}
+    axes.scatter(steps, returns, color=colour, label=label, **dots)
     trend = episode_trend(steps, returns)
     axes.plot(trend.places, trend.mean, color=colour, linewidth=2, label="running mean")
     return trend
-
-
-def quiet_axes(axes: Axes) -> None:
-    """Draw a faint grid, and no frame above and on the right."""
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from imel.pictures.nearby import quiet_axes
+from imel.pictures.style import quiet_axes
 from imel.probe.measures import KL, Judgement
 
 _GAIN, _MISFIT, _NOTHING = "#2166ac", "#e08214", "#8a8a8a"

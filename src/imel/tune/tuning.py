@@ -21,7 +21,7 @@ from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
 from imel.errors import ImelError
-from imel.pictures.run import DOTS_PER_INCH
+from imel.pictures.style import DOTS_PER_INCH
 from imel.report.statistics import difference_of_means, estimate, probability_of_improvement
 from imel.runs.layout import write_json
 from imel.tune import TuneArguments
