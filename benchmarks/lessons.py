@@ -178,7 +178,7 @@ def made_up_policy(state_dim: int, action_dim: int, lessons: int) -> RidgePolicy
     for start in range(0, lessons, 64):
         chosen = torch.arange(start, min(lessons, start + 64))
         states = torch.randn(len(chosen), state_dim, generator=draws)
-        policy.lessons.attend(chosen, torch.ones(len(chosen)), states, start, start + 64)
+        policy.lessons.record_episodes(chosen, torch.ones(len(chosen)), states, start, start + 64)
         parts = torch.randn(len(chosen), policy.features.width, action_dim, generator=draws)
         policy.move(chosen, parts, 1e-3)
     return policy

@@ -14,10 +14,13 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from imel import IMeL
-from imel.policies import POLICIES
-from imel.settings import FitSettings
+from imel.checkpoints import Checkpoint
+from imel.policies.paper.paper_policy import FitSettings
+from imel.registry import policies
 from toy import PointEnv
 
+POLICIES = {kind.__name__: kind for kind in policies().values()}
+"""All policies of imel by the names of their classes."""
 BATCH = 64
 """Four environments of `points()` live one episode of 16 steps each in one rollout."""
 SMALL: dict[str, Any] = {
@@ -42,7 +45,7 @@ def small_model(
 ) -> IMeL:
     """A model that has learned nothing yet, on `points()` if no environment is given."""
     policy_class = POLICIES.get(policy) if isinstance(policy, str) else policy
-    fitted = issubclass(getattr(policy_class, "settings_class", object), FitSettings)
+    fitted = issubclass(getattr(policy_class, "Settings", object), FitSettings)
     small = {**(FITTED if fitted else SMALL), **arguments}
     return IMeL(policy, points() if env is None else env, seed=seed, **small)
 
@@ -59,7 +62,7 @@ def tensors_of(model: IMeL) -> dict[str, Tensor]:
     return {
         f"{name}.{key}": tensor.clone()
         for name in names
-        for key, tensor in getattr(model, name).state_dict().items()
+        for key, tensor in getattr(model.learner, name).state_dict().items()
     }
 
 
@@ -67,6 +70,12 @@ def differing(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> list[s
     """The names under which two sets of tensors are not bit for bit the same."""
     assert left.keys() == right.keys()
     return [name for name, tensor in left.items() if not torch.equal(tensor, right[name])]
+
+
+def read_checkpoint(path: Any) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+    """The tensors and the document of a file."""
+    file = Checkpoint.read(path)
+    return file.tensors, file.document
 
 
 class LogBook(KVWriter):

@@ -22,14 +22,15 @@ from benchmarks.paired import paired_table
 from imel.bench.store import Store
 from imel.bench.tasks import SPACE_TASKS
 from imel.errors import SpaceError
-from imel.policies import POLICIES, ImelPolicy, PaperPolicy, RidgePolicy
+from imel.policies import PaperPolicy, Policy, RidgePolicy
 from imel.report.markdown import against_table, mean_cell, scores_table
 from imel.report.names import algorithm_name, short_steps, task_title
 from imel.report.results import Results, TaskResults, gather
 from imel.report.scores import MEASURES, scales
-from imel.settings.description import field_docs
+from imel.settings import field_docs
 from imel.tune.space import SPACES
 from pages import PAGES, ROOT
+from small import POLICIES
 
 _MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 _UNUSED = "–"
@@ -176,7 +177,7 @@ def _probe(name: str) -> str:
 def _spaces() -> str:
     """Return which spaces each policy takes, as observations and as actions."""
 
-    def taken(policy: type[ImelPolicy], space: spaces.Space[Any]) -> str:
+    def taken(policy: type[Policy], space: spaces.Space[Any]) -> str:
         observed = _makes(policy, space, KINDS["`Box`"])
         acted = _makes(policy, KINDS["`Box`"], space)
         return {(True, True): "✔", (True, False): "observations"}.get((observed, acted), _UNUSED)
@@ -188,7 +189,7 @@ def _spaces() -> str:
     return _rows(("policy", *KINDS), rows)
 
 
-def _makes(policy: type[ImelPolicy], observed: spaces.Space[Any], acted: spaces.Space[Any]) -> bool:
+def _makes(policy: type[Policy], observed: spaces.Space[Any], acted: spaces.Space[Any]) -> bool:
     try:
         policy(observed, acted, memory_size=2)
     except SpaceError:
@@ -241,13 +242,13 @@ def _rows(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 def _setting(name: str) -> list[tuple[str, ...]]:
     """Return a setting's row; two rows where it means something else to each family."""
     paper = [one for one in POLICIES.values() if issubclass(one, PaperPolicy)]
-    users = [policy for policy in paper if name in _defaults(policy.settings_class)]
-    ours = _described(RidgePolicy.settings_class, name)
+    users = [policy for policy in paper if name in _defaults(policy.Settings)]
+    ours = _described(RidgePolicy.Settings, name)
     label = f"`{name}`"
     if not users:
         assert ours is not None
         return [(label, ours[0], _UNUSED, ours[1])]
-    theirs = _described(users[0].settings_class, name)
+    theirs = _described(users[0].Settings, name)
     assert theirs is not None
     default, text = _of_each(name, users), theirs[1]
     others = [f"`{policy.__name__}`" for policy in paper if policy not in users]
@@ -259,27 +260,27 @@ def _setting(name: str) -> list[tuple[str, ...]]:
     return [(label, ours[0], _UNUSED, ours[1]), (label, _UNUSED, default, text)]
 
 
-def _of_each(name: str, policies: Sequence[type[ImelPolicy]]) -> str:
+def _of_each(name: str, policies: Sequence[type[Policy]]) -> str:
     """Return the default of some policies, with their names where they differ in it."""
     found: dict[str, list[str]] = {}
     for policy in policies:
-        value = _code(_defaults(policy.settings_class)[name])
+        value = _code(_defaults(policy.Settings)[name])
         found.setdefault(value, []).append(f"`{policy.__name__}`")
     if len(found) == 1:
         return next(iter(found))
     return "; ".join(f"{value} ({', '.join(names)})" for value, names in found.items())
 
 
-def _defaults(settings_class: type[Any]) -> dict[str, Any]:
-    return {field.name: field.default for field in fields(settings_class)}
+def _defaults(Settings: type[Any]) -> dict[str, Any]:
+    return {field.name: field.default for field in fields(Settings)}
 
 
-def _described(settings_class: type[Any], name: str) -> tuple[str, str] | None:
+def _described(Settings: type[Any], name: str) -> tuple[str, str] | None:
     """Return a setting's default and what its docstring says, or None if it has no such setting."""
-    defaults = _defaults(settings_class)
+    defaults = _defaults(Settings)
     if name not in defaults:
         return None
-    return _code(defaults[name]), _linked(field_docs(settings_class)[name])
+    return _code(defaults[name]), _linked(field_docs(Settings)[name])
 
 
 def _code(value: object) -> str:

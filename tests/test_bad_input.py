@@ -18,7 +18,7 @@ from stable_baselines3.ppo import MlpPolicy
 
 from imel import IMeL
 from imel.errors import ImelError, NonFiniteError, SettingsError, SpaceError
-from imel.settings import RidgeSettings
+from imel.policies.ridge.ridge_policy import RidgePolicy
 from small import BATCH, STATES, answers, differing, small_model, tensors_of
 from toy import FloatArray, ScriptedEnv
 
@@ -165,7 +165,7 @@ def test_a_name_unlike_any_is_answered_with_all() -> None:
     ],
 )
 def test_a_setting_of_the_wrong_kind_is_named(name: str, value: Any) -> None:
-    ridge = name in {field.name for field in fields(RidgeSettings)} - {"std"}
+    ridge = name in {field.name for field in fields(RidgePolicy.Settings)} - {"std"}
     policy = "RidgePolicy" if ridge else "MkiPolicy"
     with pytest.raises(SettingsError, match=name) as refusal:
         small_model(policy, **{name: value})

@@ -22,9 +22,10 @@ from imel.bench.space_tasks import Levers
 from imel.cli.main import main
 from imel.deploy import write_numpy, write_onnx
 from imel.deploy.onnx_file import OPSET
-from imel.policies import POLICIES, MkiPolicy
+from imel.policies import MkiPolicy
 from logged import ENV, register, trained_run, wide_model
 from pages import blocks
+from small import POLICIES
 
 
 class LeverVectors(Levers):

@@ -22,11 +22,10 @@ from imel.cli.main import COMMANDS, main
 from imel.data.normaliser import Normaliser
 from imel.distributions import categorical
 from imel.explain.by_lessons import LessonContributions
-from imel.policies import POLICIES
-from imel.policies import ridge as ridge_update
 from imel.policies.ridge import features as ridge
+from imel.policies.ridge import ridge_update
 from pages import OUTPUT, PAGES, ROOT, SHELLS, TUTORIAL, blocks, commands, program, run_page
-from small import BATCH, LogBook
+from small import BATCH, POLICIES, LogBook
 from tables import GROUPS, by_hand, generated
 from toy import FloatArray, ScriptedEnv
 
@@ -325,9 +324,7 @@ def test_generated_tables_are_as_the_code_has_them(page: Path) -> None:
 
 def test_the_settings_page_has_every_setting_and_option_once() -> None:
     page = (ROOT / "docs" / "settings.md").read_text()
-    settings = {
-        field.name for policy in POLICIES.values() for field in fields(policy.settings_class)
-    }
+    settings = {field.name for policy in POLICIES.values() for field in fields(policy.Settings)}
     assert sorted(name for names in GROUPS.values() for name in names) == sorted(settings)
     assert re.findall(r"<!-- generated: settings (\w+) -->", page) == list(GROUPS)
     assert page.count("<!-- generated: options -->") == 1
@@ -335,7 +332,7 @@ def test_the_settings_page_has_every_setting_and_option_once() -> None:
 
 def quoted_defaults(text: str) -> list[str]:
     """Sentences outside of code and generated tables that give a default as a number."""
-    names = {field.name for policy in POLICIES.values() for field in fields(policy.settings_class)}
+    names = {field.name for policy in POLICIES.values() for field in fields(policy.Settings)}
     names |= {field.name for policy in POLICIES.values() for field in fields(policy.options_class)}
     setting = re.compile(
         rf"`(?:--)?(?:{'|'.join(names | {name.replace('_', '-') for name in names})})`"

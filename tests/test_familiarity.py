@@ -11,13 +11,13 @@ import torch
 from gymnasium import spaces
 
 from imel.explain import familiarity_of
-from imel.policies import POLICIES, ImelPolicy
-from small import BATCH, STATES, small_model
+from imel.policies import Policy
+from small import BATCH, POLICIES, STATES, small_model
 
 
 def policy_with_memories(
     name: str, episodes: int, length: int, seed: int = 0
-) -> tuple[ImelPolicy, torch.Generator]:
+) -> tuple[Policy, torch.Generator]:
     """Memories of episodes around points of their own, as trajectories are."""
     generator = torch.Generator().manual_seed(seed)
     policy = POLICIES[name](

@@ -16,7 +16,7 @@ from imel.distributions import Categorical, Gaussian
 from imel.errors import ImelError
 from imel.explain import explain, policy_without
 from imel.explain.by_lessons import LessonContributions
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
 from imel.policies.names import DimensionNames, Dimensions, names_for
 from small import BATCH, STATES, answers
 from test_lessons import ridge_model
@@ -334,7 +334,7 @@ def test_a_period_is_taken_back_as_a_whole() -> None:
 def test_a_policy_without_lessons_is_saved_and_loaded(model: IMeL, tmp_path: Path) -> None:
     reduced = model.policy_without(lessons=[4, 5, 6])
     reduced.save(str(tmp_path / "reduced"))
-    again = ImelPolicy.load(str(tmp_path / "reduced.safetensors"))
+    again = Policy.load(str(tmp_path / "reduced.safetensors"))
     np.testing.assert_array_equal(answers(again), answers(reduced))
     assert explain(again, STATES[0]).lessons.contributions[-3:].tolist() == [[0.0]] * 3
 

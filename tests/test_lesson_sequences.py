@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from imel.explain import explain, policy_without
 from imel.policies import RidgePolicy
-from imel.policies.ridge import lessons as ledger
+from imel.policies.ridge import ledger
 
 ROLLOUT, STATES, ACTIONS = 24, 3, 2
 
@@ -46,7 +46,7 @@ class Student:
         memory.add(rows, self.iteration)
         policy.normaliser.update(rows["states"])
         start = self.iteration * ROLLOUT
-        policy.lessons.attend(
+        policy.lessons.record_episodes(
             rows["episodes"], rows["rewards"], rows["states"], start, start + ROLLOUT
         )
         policy.design.update(memory)

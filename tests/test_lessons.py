@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from imel import IMeL
-from imel.policies import ImelPolicy, RidgePolicy
-from imel.policies.ridge import lessons as ledger
-from imel.policies.ridge.lessons import Lessons
+from imel.policies import Policy, RidgePolicy
+from imel.policies.ridge import ledger
+from imel.policies.ridge.ledger import Lessons
 from small import BATCH, STATES, points
 
 WIDTH, ACTIONS = 3, 2
@@ -34,7 +34,7 @@ def ridge_model(seed: int = 0) -> IMeL:
 def attend(lessons: Lessons, episodes: list[int], step: int = 0) -> None:
     numbers = torch.tensor(episodes)
     states = torch.arange(step, step + len(numbers))[:, None].float()
-    lessons.attend(numbers, torch.ones(len(numbers)), states, step, step + len(numbers))
+    lessons.record_episodes(numbers, torch.ones(len(numbers)), states, step, step + len(numbers))
 
 
 class Twin:
@@ -57,7 +57,7 @@ class Twin:
     def teach(self, count: int) -> None:
         chosen = torch.randperm(self.known, generator=self.generator)[:count]
         parts = torch.randn(len(chosen), WIDTH, ACTIONS, generator=self.generator)
-        self.lessons.teach(chosen, parts)
+        self.lessons.add(chosen, parts)
         self.coefficients += parts.double().sum(dim=0)
 
     def transform(self, percent: int) -> None:
@@ -105,7 +105,7 @@ def test_an_episode_of_a_merged_period_goes_on_teaching_it() -> None:
     attend(lessons, [0, 1, 2, 3])
     lessons._merge_oldest()
     attend(lessons, [1, 4], step=4)
-    lessons.teach(torch.tensor([1]), torch.ones(1, WIDTH, ACTIONS))
+    lessons.add(torch.tensor([1]), torch.ones(1, WIDTH, ACTIONS))
 
     assert lessons.column("episodes").tolist() == [0, 2, 3, 4]
     assert lessons.column("counts").tolist() == [2, 1, 1, 1]
@@ -166,7 +166,7 @@ def test_lessons_sum_to_the_deterministic_policy_after_learning_saving_and_loadi
     assert error_of_the_sum(policy) < 1e-5
     model.save(tmp_path / "model")
     again = policy_of(IMeL.load(tmp_path / "model", env=points()))
-    alone = ImelPolicy.load(str(tmp_path / "model.safetensors"))
+    alone = Policy.load(str(tmp_path / "model.safetensors"))
     assert isinstance(alone, RidgePolicy)
     for loaded in (again, alone):
         assert len(loaded.lessons) == 160

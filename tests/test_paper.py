@@ -19,19 +19,19 @@ from imel.data.advantage import Estimator, estimate_advantages
 from imel.data.experience import Context
 from imel.distributions.gaussian import improved_means, step_size
 from imel.policies.paper.fit import fit_leave_one_out
-from imel.policies.paper.mki import MeanKernelInterpolation, MkiOptions
-from imel.policies.paper.neural_process import NeuralProcess, NeuralProcessOptions
-from imel.settings import FitSettings
+from imel.policies.paper.mki import MeanKernelInterpolation, MkiSettings
+from imel.policies.paper.neural_process import NeuralProcess, NpSettings
+from imel.policies.paper.paper_policy import FitSettings
 from samples import experiences, log_density, mean_kl, ragged_context
 
 
-def small_mki(options: MkiOptions | None = None) -> MeanKernelInterpolation:
-    options = options or MkiOptions(features=2, hidden=(8,))
+def small_mki(options: MkiSettings | None = None) -> MeanKernelInterpolation:
+    options = options or MkiSettings(features=2, hidden=(8,))
     return MeanKernelInterpolation(3, 2, options).double()
 
 
 def small_np() -> NeuralProcess:
-    return NeuralProcess(3, 2, NeuralProcessOptions(hidden=(8,), latent=4)).double()
+    return NeuralProcess(3, 2, NpSettings(hidden=(8,), latent=4)).double()
 
 
 def episodes_of(context: Context) -> list[int]:
@@ -84,7 +84,7 @@ def test_mean_kernel_interpolation() -> None:
 
 
 def test_mean_kernel_interpolation_as_the_plain_sum_of_the_paper() -> None:
-    options = MkiOptions(features=2, hidden=(8,), kernel_scale=0.7, normalised=False)
+    options = MkiSettings(features=2, hidden=(8,), kernel_scale=0.7, normalised=False)
     context, model = ragged_context(), small_mki(options)
     with torch.no_grad():
         z = model.network(context.states) + model.skip(context.states)

@@ -8,16 +8,16 @@ import pytest
 from imel import IMeL
 from imel.environments.playing import Step, environment_of, play_policy
 from imel.errors import ImelError
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 
 @pytest.fixture(scope="module", params=["Pendulum-v1", "CartPole-v1"])
-def played(request: pytest.FixtureRequest) -> tuple[ImelPolicy, str]:
+def played(request: pytest.FixtureRequest) -> tuple[Policy, str]:
     env_id: str = request.param
     return IMeL("RidgePolicy", env_id, rollout_size=64, seed=0).learn(64).policy, env_id
 
 
-def test_mean_actions_are_those_that_the_policy_predicts(played: tuple[ImelPolicy, str]) -> None:
+def test_mean_actions_are_those_that_the_policy_predicts(played: tuple[Policy, str]) -> None:
     policy, env_id = played
     with environment_of(policy, env_id) as env:
         for decision, step in play_policy(env, policy, seed=3):
@@ -28,7 +28,7 @@ def test_mean_actions_are_those_that_the_policy_predicts(played: tuple[ImelPolic
             np.testing.assert_array_equal(decision.action, mode)
 
 
-def test_sampled_actions_are_drawn_by_the_seed(played: tuple[ImelPolicy, str]) -> None:
+def test_sampled_actions_are_drawn_by_the_seed(played: tuple[Policy, str]) -> None:
     policy, env_id = played
 
     def actions(seed: int, sampled: bool) -> list[float]:
@@ -41,7 +41,7 @@ def test_sampled_actions_are_drawn_by_the_seed(played: tuple[ImelPolicy, str]) -
         assert drawn not in (actions(4, sampled=True), actions(3, sampled=False))
 
 
-def test_environment_is_looked_at_before_each_step(played: tuple[ImelPolicy, str]) -> None:
+def test_environment_is_looked_at_before_each_step(played: tuple[Policy, str]) -> None:
     policy, env_id = played
     seen = list[int]()
     with environment_of(policy, env_id) as env:
@@ -52,7 +52,7 @@ def test_environment_is_looked_at_before_each_step(played: tuple[ImelPolicy, str
     assert set(seen[1::2]) == {-1}
 
 
-def test_environment_with_other_spaces_is_refused(played: tuple[ImelPolicy, str]) -> None:
+def test_environment_with_other_spaces_is_refused(played: tuple[Policy, str]) -> None:
     policy, _ = played
     refusal = "the model was not made for Acrobot-v1: it observes"
     with pytest.raises(ImelError, match=refusal), environment_of(policy, "Acrobot-v1"):

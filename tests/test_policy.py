@@ -9,9 +9,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from imel import IMeL, MkiPolicy, NearestPolicy, NpPolicy, RidgePolicy
-from imel.policies import POLICIES, ImelPolicy, PaperPolicy
-from small import BATCH, STATES, answers, small_model
+from imel import MkiPolicy, NearestPolicy, NpPolicy, RidgePolicy
+from imel.policies import PaperPolicy, Policy
+from small import BATCH, POLICIES, STATES, answers, small_model
 from toy import ScriptedEnv
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -19,7 +19,7 @@ LOPSIDED = spaces.Box(np.array([-3.0, 0.0], np.float32), np.array([1.0, 10.0], n
 every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
 
 
-def filled(cls: type[ImelPolicy], seed: int = 0, **arguments: Any) -> ImelPolicy:
+def filled(cls: type[Policy], seed: int = 0, **arguments: Any) -> Policy:
     """A policy over two action dimensions with a random memory of 16 points."""
     torch.manual_seed(seed)
     policy = cls(OBSERVATIONS, LOPSIDED, memory_size=32, **arguments)
@@ -27,14 +27,16 @@ def filled(cls: type[ImelPolicy], seed: int = 0, **arguments: Any) -> ImelPolicy
     return policy
 
 
-def remember(policy: ImelPolicy) -> None:
+def remember(policy: Policy) -> None:
     """Put random points into memory; where a policy holds coefficients, fit them to those."""
     policy.memory.set_prior(torch.randn(16, 2), 0.5 * torch.randn(16, 2))
     policy.invalidate()
-    if isinstance(policy, RidgePolicy):
+    if policy.lessons is not None:
         memory = policy.memory
         column = memory.column
-        policy.lessons.attend(column("episodes"), column("rewards"), column("states"), 0, 0)
+        policy.lessons.record_episodes(
+            column("episodes"), column("rewards"), column("states"), 0, 0
+        )
         policy.imitate()
 
 
@@ -108,7 +110,7 @@ def test_after_invalidate_the_policy_acts_on_its_new_memories(policy: str) -> No
 
 
 @pytest.mark.parametrize("kind", [MkiPolicy, RidgePolicy])
-def test_loading_a_state_dict_invalidates_what_was_computed(kind: type[ImelPolicy]) -> None:
+def test_loading_a_state_dict_invalidates_what_was_computed(kind: type[Policy]) -> None:
     policy, other = filled(kind), filled(kind, seed=1)
     assert not np.allclose(answers(policy), answers(other))
 
@@ -146,7 +148,7 @@ def test_the_context_is_the_memory_in_normalised_states(kind: str) -> None:
 
 def test_the_mean_of_ridge_is_linear_in_its_features() -> None:
     policy = small_model().learn(3 * BATCH).policy
-    assert isinstance(policy, RidgePolicy)
+    assert policy.lessons is not None
     states = torch.from_numpy(STATES)
     features = policy.features(policy.normaliser(states))
 
@@ -158,8 +160,8 @@ def test_the_mean_of_ridge_is_linear_in_its_features() -> None:
 def test_sigma_is_the_policys_or_the_interpolators_own_and_never_below_the_floor() -> None:
     states = torch.from_numpy(STATES)
     shared = filled(NpPolicy).act(states)[1]
-    own = filled(NpPolicy, own_std=True).act(states)[1]
-    floored = filled(NpPolicy, own_std=True, min_std=float(own.median())).act(states)[1]
+    own = filled(NpPolicy, std_mode="model").act(states)[1]
+    floored = filled(NpPolicy, std_mode="model", min_std=float(own.median())).act(states)[1]
 
     assert torch.equal(shared, torch.full((len(STATES), 2), 0.5))
     assert own.std() > 0
@@ -170,7 +172,7 @@ def test_options_reach_the_interpolator_as_tuples() -> None:
     policy = filled(MkiPolicy, features=3, hidden=[5, 6])
     assert isinstance(policy, MkiPolicy)
 
-    assert policy.options.hidden == (5, 6)
+    assert policy.settings.hidden == (5, 6)
     shapes = [tuple(weight.shape) for weight in policy.interpolator.parameters()]
     assert (5, 2) in shapes
     assert (6, 5) in shapes
@@ -179,5 +181,5 @@ def test_options_reach_the_interpolator_as_tuples() -> None:
 
 def test_the_six_policies_are_known_by_name() -> None:
     names = {f"{name}Policy" for name in ("Mki", "Np", "Anp", "Regressor", "Nearest", "Ridge")}
-    assert IMeL.policy_aliases.keys() == POLICIES.keys() == names
+    assert POLICIES.keys() == names
     assert all(cls.__name__ == name for name, cls in POLICIES.items())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imel.errors import SettingsError
-from imel.settings.validation import Linear, parse_schedule
+from imel.settings import Linear, parse_schedule
 
 
 @pytest.mark.parametrize("value", [0.3, "0.3", 3, "3e-1"])

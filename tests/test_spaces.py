@@ -19,10 +19,10 @@ from imel.bench.space_tasks import Catch, Levers, Sensors
 from imel.checkpoints.run_checkpoints import RunCheckpoints
 from imel.errors import ImelError, SettingsError
 from imel.explain import policy_without
-from imel.policies import POLICIES, ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
 from imel.policies.names import names_for
 from imel.runs.evaluation import evaluate
-from small import differing, tensors_of
+from small import POLICIES, differing, tensors_of
 
 SMALL: dict[str, Any] = {"n_envs": 4, "rollout_size": 128, "memory_size": 256, "seed": 3}
 IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)
@@ -78,7 +78,7 @@ def test_frozen_extractor_is_saved_with_the_policy(tmp_path: Path) -> None:
     assert model.env is not None
     observations = model.env.reset()
     model.policy.save(str(tmp_path / "policy"))
-    again = ImelPolicy.load(str(tmp_path / "policy.safetensors"))
+    again = Policy.load(str(tmp_path / "policy.safetensors"))
     np.testing.assert_array_equal(model.policy.observe(observations), again.observe(observations))
     assert not any(parameter.requires_grad for parameter in again.parameters())
     assert model.policy.memory.states.shape[1] == model.policy.state_dim == 512

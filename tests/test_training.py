@@ -16,16 +16,15 @@ from imel.policies.paper.fit import (
     leave_one_out_error,
 )
 from imel.policies.paper.interpolator import Interpolator
-from imel.policies.paper.mki import MeanKernelInterpolation, MkiOptions
-from imel.policies.paper.nearest import NearestNeighbours, NearestOptions
-from imel.policies.paper.neural_process import NeuralProcess, NeuralProcessOptions
-from imel.settings import FitSettings
-from imel.settings.paper import LeaveOut
+from imel.policies.paper.mki import MeanKernelInterpolation, MkiSettings
+from imel.policies.paper.nearest import NearestNeighbours, NearestSettings
+from imel.policies.paper.neural_process import NeuralProcess, NpSettings
+from imel.policies.paper.paper_policy import FitSettings, LeaveOut
 from samples import RAGGED, ragged_context, smooth_context
 
 
 def small_mki(state_dim: int = 2) -> MeanKernelInterpolation:
-    return MeanKernelInterpolation(state_dim, 2, MkiOptions(features=4, hidden=(16,)))
+    return MeanKernelInterpolation(state_dim, 2, MkiSettings(features=4, hidden=(16,)))
 
 
 def fit(
@@ -45,7 +44,7 @@ class Spy(MeanKernelInterpolation):
     """Notes the targets of each gradient step."""
 
     def __init__(self) -> None:
-        super().__init__(3, 2, MkiOptions(features=2, hidden=(8,)))
+        super().__init__(3, 2, MkiSettings(features=2, hidden=(8,)))
         self.asked: list[Context] = []
 
     def loss(self, context: Context, targets: Context, generator: torch.Generator) -> Tensor:
@@ -66,7 +65,7 @@ def test_one_episode_leaves_nothing_in_and_is_skipped(leave_out: LeaveOut) -> No
 
 
 def test_an_interpolator_that_learns_nothing_is_skipped() -> None:
-    model = NearestNeighbours(3, 2, NearestOptions())
+    model = NearestNeighbours(3, 2, NearestSettings())
     assert fit(model, ragged_context(dtype=torch.float32), FitSettings()) is None
 
 
@@ -140,7 +139,7 @@ def test_sampled_targets_are_at_most_the_whole_context() -> None:
 def test_sampled_targets_are_never_predicted_from_their_own_episode() -> None:
     context = smooth_context()
     # A flat kernel: every memory that is not left out has some weight
-    model = MeanKernelInterpolation(2, 2, MkiOptions(kernel_scale=0.5))
+    model = MeanKernelInterpolation(2, 2, MkiSettings(kernel_scale=0.5))
     targets = context.rows(torch.randperm(len(context))[:40])
 
     def answer(values: Tensor) -> Tensor:
@@ -160,7 +159,7 @@ def test_sampled_targets_are_never_predicted_from_their_own_episode() -> None:
 def test_fit_is_decided_by_its_generator(neural: bool) -> None:
     first: Interpolator = small_mki()
     if neural:
-        first = NeuralProcess(2, 2, NeuralProcessOptions(hidden=(8,), latent=4))
+        first = NeuralProcess(2, 2, NpSettings(hidden=(8,), latent=4))
     same, other = copy.deepcopy(first), copy.deepcopy(first)
     context, settings = smooth_context(), FitSettings(gradient_steps=3, targets_per_step=16)
     outcome = fit(first, context, settings, seed=7)
@@ -190,7 +189,7 @@ def test_long_gradients_are_shortened() -> None:
 
 
 def test_leave_one_out_error_is_the_mean_squared_error_without_the_own_episode() -> None:
-    model, context = NearestNeighbours(3, 2, NearestOptions(3)), ragged_context()
+    model, context = NearestNeighbours(3, 2, NearestSettings(neighbours=3)), ragged_context()
     rows = torch.tensor([0, 7, 11, 20])
     total = 0.0
     for row in rows:
@@ -202,5 +201,5 @@ def test_leave_one_out_error_is_the_mean_squared_error_without_the_own_episode()
 
 def test_leave_one_out_error_of_one_episode_does_not_exist() -> None:
     context = ragged_context(lengths=(4,))
-    model = NearestNeighbours(3, 2, NearestOptions())
+    model = NearestNeighbours(3, 2, NearestSettings())
     assert leave_one_out_error(model, context, torch.arange(4)) is None

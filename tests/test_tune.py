@@ -27,8 +27,8 @@ from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Row, Store
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
+from imel.policies.ridge.ridge_policy import RidgePolicy
 from imel.runs.plan import POLICY_NAMES
-from imel.settings import RidgeSettings
 from imel.tune.search import Search
 from imel.tune.space import SPACES, distributions, find_space, overrides
 from imel.tune.study import JOURNAL, Problem, completed, counted, default_trial, opened
@@ -156,9 +156,9 @@ def test_what_is_fixed_is_not_searched_and_reaches_every_run() -> None:
 def test_defaults_beside_the_space_are_run_as_they_are() -> None:
     problem = Problem("Pendulum-v1", "ridge", 1000, (0,), {"rollout_size": 60})
     assert problem.default["memory_size / rollout_size"] == 16  # the most there are
-    assert RidgeSettings.memory_size > 16 * 60
+    assert RidgePolicy.Settings.memory_size > 16 * 60
     settings = problem.run(problem.overrides(problem.default), 0).settings()
-    assert settings["memory_size"] == RidgeSettings.memory_size
+    assert settings["memory_size"] == RidgePolicy.Settings.memory_size
 
 
 # --- the search ---
@@ -173,7 +173,7 @@ def test_the_first_trial_is_the_default_and_the_best_is_the_highest_mean(tmp_pat
         default = default_trial(study, PROBLEM)
         assert default is not None
         assert default.number == 0
-        usual = RidgeSettings.gamma
+        usual = RidgePolicy.Settings.gamma
         assert default.value == pytest.approx(usual + 0.5)
         assert default.user_attrs["returns"] == [usual, usual + 1.0]
         gammas = [gamma(run) for run in pool.started if run.seed == 1]

@@ -17,11 +17,10 @@ from imel import IMeL, RidgePolicy
 from imel.cli.main import main
 from imel.datasets import Episode
 from imel.errors import ImelError
-from imel.policies import POLICIES
-from imel.settings import FitSettings
+from imel.policies.paper.paper_policy import FitSettings
 from logged import ENV, columns_in_time, register, trained_run, wide_model, write_run
 from samples import mean_kl
-from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
+from small import BATCH, POLICIES, STATES, answers, differing, points, small_model, tensors_of
 from toy import PointEnv
 
 
@@ -75,7 +74,7 @@ def episodes_of(model: IMeL) -> list[int]:
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_demonstrations_are_imitated_before_the_first_step(name: str) -> None:
-    fitted = issubclass(POLICIES[name].settings_class, FitSettings)
+    fitted = issubclass(POLICIES[name].Settings, FitSettings)
     model = small_model(name, **({"gradient_steps": 20} if fitted else {}))
     before = error(model)
 

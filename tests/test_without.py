@@ -11,8 +11,8 @@ import torch
 from imel import IMeL
 from imel.errors import ImelError
 from imel.explain import policy_without
-from imel.policies import POLICIES, ImelPolicy
-from small import BATCH, STATES, differing, small_model, tensors_of
+from imel.policies import Policy
+from small import BATCH, POLICIES, STATES, differing, small_model, tensors_of
 
 papers_policies = pytest.mark.parametrize("name", sorted({*POLICIES} - {"RidgePolicy"}))
 
@@ -21,7 +21,7 @@ def trained(policy: str = "MkiPolicy", **settings: Any) -> IMeL:
     return small_model(policy, **settings).learn(2 * BATCH)
 
 
-def rebuilt(policy: ImelPolicy, kept: np.ndarray) -> ImelPolicy:
+def rebuilt(policy: Policy, kept: np.ndarray) -> Policy:
     """A new policy with the same weights that has only ever had some of the rows."""
     arguments = policy._get_constructor_parameters() | {"memory_size": len(kept)}
     made = type(policy)(policy.observation_space, policy.action_space, **arguments)
@@ -33,7 +33,7 @@ def rebuilt(policy: ImelPolicy, kept: np.ndarray) -> ImelPolicy:
     return made
 
 
-def means(policy: ImelPolicy) -> np.ndarray:
+def means(policy: Policy) -> np.ndarray:
     return policy.act(torch.from_numpy(STATES))[0].numpy()
 
 

@@ -22,10 +22,10 @@ from stable_baselines3.common.utils import ConstantSchedule
 
 from imel import IMeL
 from imel.bench.tasks import TASKS
-from imel.policies import POLICIES
-from imel.settings import FitSettings, parse_schedule
+from imel.policies.paper.paper_policy import FitSettings
+from imel.settings import parse_schedule
 from imel.zoo import HYPERPARAMETERS, __main__, algorithm
-from small import FITTED, answers, points, small_model, tensors_of
+from small import FITTED, POLICIES, answers, points, small_model, tensors_of
 
 ENV = "Pendulum-v1"
 STEPS = 1600
@@ -170,7 +170,7 @@ def test_every_entry_of_the_file_is_a_valid_model(hyperparameters: dict[str, Any
         settings = dict(entry)
         policy = POLICIES[settings.pop("policy")]
         assert settings.pop("n_timesteps") > 0
-        assert policy.settings_class().updated(settings).n_envs == settings["n_envs"]
+        assert policy.Settings().updated(settings).n_envs == settings["n_envs"]
         assert env_id == "default" or gymnasium.spec(env_id)
 
 

@@ -18,7 +18,7 @@ from imel.cli.main import main as imel
 from imel.explain import policy_without
 from imel.explain.reduced import largest_lessons
 from imel.explorer import DEMO
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
 from imel.runs import layout
 from imel.runs.evaluation import evaluate
 
@@ -55,8 +55,8 @@ def make(env: str, steps: int, seed: int, target: Path) -> None:
         length = ("--total-timesteps", str(steps), "--seed", str(seed))
         if imel(["train", env, *length, "--run-dir", str(run)]):
             raise SystemExit("training failed")
-        policy = ImelPolicy.load(str(run / layout.MODEL))
-        assert isinstance(policy, RidgePolicy)
+        policy = Policy.load(str(run / layout.MODEL))
+        assert policy.lessons is not None
         states = policy.memory.column("states")[-MEMORIES:].clone()
         means = policy.act(states)[0]
         largest = largest_lessons(policy, 5)

@@ -12,9 +12,11 @@ if TYPE_CHECKING:
         MkiPolicy,
         NearestPolicy,
         NpPolicy,
+        Policy,
         RegressorPolicy,
         RidgePolicy,
     )
+    from imel.registry import register
 
 __version__ = "0.1.0"
 
@@ -27,8 +29,10 @@ __all__ = [
     "MkiPolicy",
     "NearestPolicy",
     "NpPolicy",
+    "Policy",
     "RegressorPolicy",
     "RidgePolicy",
+    "register",
 ]
 
 _MODULES = {
@@ -36,6 +40,7 @@ _MODULES = {
     "ImelError": "imel.errors",
     "Explanation": "imel.explain",
     "LessonExplanation": "imel.explain",
+    "register": "imel.registry",
     **{name: "imel.policies" for name in __all__ if name.endswith("Policy")},
 }
 

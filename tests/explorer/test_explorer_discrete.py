@@ -18,7 +18,7 @@ from imel.explorer.lessons import insight_of
 from imel.explorer.session import Session
 from imel.hub import load_from_hub, push_to_hub
 from imel.pictures.run_pictures import policy_surface, update_step
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.policies.names import names_for
 from imel.runs.stored import find_run
 
@@ -77,7 +77,7 @@ def test_words_say_what_is_done(cart: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_pictures_show_probabilities(cart: Path) -> None:
-    policy = ImelPolicy.load(str(cart / "model.safetensors"))
+    policy = Policy.load(str(cart / "model.safetensors"))
     names = names_for("CartPole-v1", policy.dimensions)
     surface = policy_surface(policy, "a run", names, action=1)
     assert surface.span == (0.0, 1.0)
@@ -86,7 +86,7 @@ def test_pictures_show_probabilities(cart: Path) -> None:
         assert ((values >= 0.0) & (values <= 1.0)).all()
     other = policy_surface(policy, "a run", names, action=0)
     np.testing.assert_allclose(surface.means + other.means, 1.0)
-    step = update_step(cart, None, 1)
+    step = update_step(find_run(cart), None, 1)
     assert step.action_label == "probability of: push right"
     assert "pole angle" in " ".join(step.axis_labels[0].split())
     np.testing.assert_allclose(step.old_means, surface.old_means[-len(step.old_means) :])
@@ -108,7 +108,7 @@ def test_exported_memory_makes_a_warm_start(cart: Path, tmp_path: Path) -> None:
     settings = {"n_envs": 4, "rollout_size": 256, "memory_size": 512, "seed": 0}
     model = IMeL("RidgePolicy", "CartPole-v1", **settings)  # type: ignore[arg-type]
     model.warm_start(out / "memory.parquet")
-    old = ImelPolicy.load(str(cart / "model.safetensors"))
+    old = Policy.load(str(cart / "model.safetensors"))
     assert len(model.policy.memory) == len(old.memory) == 512
     states = old.memory.column("states")
     asked = old.memory.column("improved_means")[:, 0] > 0
@@ -123,6 +123,6 @@ def test_shared_run_acts_alike(cart: Path, tmp_path: Path) -> None:
     push_to_hub(cart, str(tmp_path / "shared"))
     model = load_from_hub(str(tmp_path / "shared"))
     states = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    old = ImelPolicy.load(str(cart / "model.safetensors"))
+    old = Policy.load(str(cart / "model.safetensors"))
     expected = old.predict(states, deterministic=True)[0]
     np.testing.assert_array_equal(model.predict(states, deterministic=True)[0], expected)

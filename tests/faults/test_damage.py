@@ -18,7 +18,7 @@ from forged import put_together, taken_apart
 from imel import IMeL
 from imel.checkpoints import checkpoint
 from imel.checkpoints.run_checkpoints import checkpoints_in, latest_checkpoint
-from imel.settings import RidgeSettings
+from imel.policies.ridge.ridge_policy import RidgePolicy
 
 pytest_plugins = ("baseline",)
 
@@ -135,8 +135,8 @@ def test_fault_19_another_plan_is_refused_with_its_differences_unless_asked_for(
     stored = (run / "config.json").read_bytes()
     flags = ("--resume", "--trust-region", "0.5", "--gamma", "0.9")
     line = only_error(train(run, also=flags))
-    assert f"gamma: {RidgeSettings.gamma} then, 0.9 now" in line
-    assert f"trust_region: {RidgeSettings.trust_region!r} then, 0.5 now" in line
+    assert f"gamma: {RidgePolicy.Settings.gamma} then, 0.9 now" in line
+    assert f"trust_region: {RidgePolicy.Settings.trust_region!r} then, 0.5 now" in line
     assert "rollout_size" not in line
     assert (run / "config.json").read_bytes() == stored
 

@@ -16,7 +16,7 @@ from minari.data_collector import EpisodeBuffer
 
 from imel.datasets import memory_columns, read_dataset, write_minari
 from imel.errors import ImelError
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from small import BATCH, small_model
 
 NAME = "stranger/data-v0"
@@ -24,7 +24,7 @@ ENV = "Pendulum-v1"
 
 
 @pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ImelPolicy]:
+def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Policy]:
     """A dataset of ours, not to be changed, and a policy that it fits."""
     root = tmp_path_factory.mktemp("minari")
     policy = small_model(env=ENV, n_envs=2).learn(BATCH).policy
@@ -35,14 +35,14 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ImelPolicy]:
 
 
 @pytest.fixture
-def data(honest: tuple[Path, ImelPolicy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data(honest: tuple[Path, Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a copy's data."""
     shutil.copytree(honest[0], tmp_path / "minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     return tmp_path / "minari" / NAME / "data"
 
 
-def refusal_of(policy: ImelPolicy) -> str:
+def refusal_of(policy: Policy) -> str:
     with pytest.raises(ImelError) as refusal:
         read_dataset(NAME, policy)
     text = str(refusal.value)
@@ -59,14 +59,14 @@ def edit(data: Path, **entries: Any) -> None:
     path.write_text(json.dumps({k: v for k, v in metadata.items() if v is not None}))
 
 
-def test_an_honest_dataset_is_read(data: Path, honest: tuple[Path, ImelPolicy]) -> None:
+def test_an_honest_dataset_is_read(data: Path, honest: tuple[Path, Policy]) -> None:
     logged = read_dataset(NAME, honest[1])
     assert (logged.kind, len(logged)) == ("annotated", BATCH)
 
 
 @pytest.mark.parametrize("missing", ["observation_space", "action_space"])
 def test_no_environment_is_made_of_what_a_dataset_names(
-    missing: str, data: Path, honest: tuple[Path, ImelPolicy], tmp_path: Path
+    missing: str, data: Path, honest: tuple[Path, Policy], tmp_path: Path
 ) -> None:
     # Where a space is missing Minari calls the entry point, which may be any function
     spec = json.loads(json.loads((data / "metadata.json").read_text())["env_spec"])
@@ -111,7 +111,7 @@ METADATA: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("entries", METADATA.values(), ids=METADATA.keys())
 def test_metadata_that_lie_are_refused(
-    entries: dict[str, Any], data: Path, honest: tuple[Path, ImelPolicy]
+    entries: dict[str, Any], data: Path, honest: tuple[Path, Policy]
 ) -> None:
     edit(data, **entries)
     refusal_of(honest[1])
@@ -119,7 +119,7 @@ def test_metadata_that_lie_are_refused(
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{", "[" * 100_000, '{"a": ' + "9" * 5000 + "}"])
 def test_metadata_that_are_no_table_are_refused(
-    text: str, data: Path, honest: tuple[Path, ImelPolicy]
+    text: str, data: Path, honest: tuple[Path, Policy]
 ) -> None:
     (data / "metadata.json").write_text(text)
     refusal_of(honest[1])
@@ -208,7 +208,7 @@ DATA: dict[str, Callable[[Any], None]] = {
 
 @pytest.mark.parametrize("spoil", DATA.values(), ids=DATA.keys())
 def test_data_that_are_none_are_refused(
-    spoil: Callable[[Any], None], data: Path, honest: tuple[Path, ImelPolicy]
+    spoil: Callable[[Any], None], data: Path, honest: tuple[Path, Policy]
 ) -> None:
     with h5py.File(data / "main_data.hdf5", "r+") as file:
         spoil(file)
@@ -216,7 +216,7 @@ def test_data_that_are_none_are_refused(
 
 
 def test_foreign_infos_make_demonstrations_of_a_dataset(
-    data: Path, honest: tuple[Path, ImelPolicy]
+    data: Path, honest: tuple[Path, Policy]
 ) -> None:
     with h5py.File(data / "main_data.hdf5", "r+") as file:
         del file["episode_0/infos/imel_advantage"]
@@ -224,7 +224,7 @@ def test_foreign_infos_make_demonstrations_of_a_dataset(
     assert read_dataset(NAME, honest[1]).kind == "shown"
 
 
-def test_a_link_in_the_folder_is_refused(data: Path, honest: tuple[Path, ImelPolicy]) -> None:
+def test_a_link_in_the_folder_is_refused(data: Path, honest: tuple[Path, Policy]) -> None:
     moved = data.parent.parent / "elsewhere.hdf5"
     shutil.move(data / "main_data.hdf5", moved)
     (data / "main_data.hdf5").symlink_to(moved)
@@ -233,7 +233,7 @@ def test_a_link_in_the_folder_is_refused(data: Path, honest: tuple[Path, ImelPol
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\x89HDF\r\n\x1a\n" + b"\xff" * 4096])
 def test_a_file_that_is_no_hdf5_is_refused(
-    content: bytes, data: Path, honest: tuple[Path, ImelPolicy]
+    content: bytes, data: Path, honest: tuple[Path, Policy]
 ) -> None:
     (data / "main_data.hdf5").write_bytes(content)
     refusal_of(honest[1])
@@ -242,7 +242,7 @@ def test_a_file_that_is_no_hdf5_is_refused(
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("share", [1.0, 0.9, 0.1])
 def test_an_arrow_dataset_is_read_whole_or_not_at_all(
-    share: float, honest: tuple[Path, ImelPolicy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    share: float, honest: tuple[Path, Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     policy = honest[1]
@@ -271,7 +271,7 @@ def test_an_arrow_dataset_is_read_whole_or_not_at_all(
 @pytest.mark.parametrize(
     "name", ["../../etc/x-v0", "/etc/x-v0", "x/../../y-v0", "a b-v0", "~/x-v0"]
 )
-def test_an_id_that_is_a_path_is_refused(name: str, honest: tuple[Path, ImelPolicy]) -> None:
+def test_an_id_that_is_a_path_is_refused(name: str, honest: tuple[Path, Policy]) -> None:
     with pytest.raises(ImelError, match=r"neither a file nor the id|there is no file") as refusal:
         read_dataset(name, honest[1])
     assert "\n" not in str(refusal.value)

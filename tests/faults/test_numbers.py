@@ -13,9 +13,8 @@ import pytest
 import torch
 
 from imel import IMeL
-from imel.policies import POLICIES
-from imel.settings import ContextSettings
-from small import BATCH, points, small_model, tensors_of
+from imel.policies.paper.paper_policy import ContextSettings
+from small import BATCH, POLICIES, points, small_model, tensors_of
 from toy import FloatArray, PointEnv
 
 STEPS = 4 * BATCH
@@ -103,5 +102,5 @@ def test_fault_08_with_one_episode_in_memory_the_fit_is_skipped_and_learning_goe
 @pytest.mark.parametrize("policy", POLICIES)
 def test_fault_08_before_any_experience_the_answer_is_finite(policy: str) -> None:
     assert_finite(small_model(policy))
-    if issubclass(POLICIES[policy].settings_class, ContextSettings):
+    if issubclass(POLICIES[policy].Settings, ContextSettings):
         assert_finite(small_model(policy, prior_size=1))

@@ -28,7 +28,7 @@ from imel.cli.main import main
 from imel.datasets.source import read_dataset
 from imel.errors import ImelError
 from imel.hub import load_from_hub, pull_from_hub, push_to_hub
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from small import BATCH, small_model
 
 ROOM = 2**29
@@ -142,7 +142,7 @@ def parameters_into_another(path: Path) -> IMeL:
 LOADERS: dict[str, Callable[[Path], Any]] = {
     "IMeL.load": IMeL.load,
     "IMeL.resume": lambda path: IMeL.resume(path, ENV),
-    "ImelPolicy.load": lambda path: ImelPolicy.load(str(path)),
+    "Policy.load": lambda path: Policy.load(str(path)),
     "set_parameters": parameters_into_another,
 }
 
@@ -375,7 +375,7 @@ def test_fault_30_a_file_that_would_fill_the_memory_is_not_fetched(
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ImelPolicy]:
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Policy]:
     """A Parquet file of ours, and a policy that it fits."""
     folder = tmp_path_factory.mktemp("exported")
     model = small_model(env=ENV, n_envs=2).learn(BATCH)
@@ -401,7 +401,7 @@ COLUMNS: dict[str, Any] = {
 @pytest.mark.parametrize("values", COLUMNS.values(), ids=COLUMNS.keys())
 @pytest.mark.parametrize("name", ["reward", "episode", "state_0", "terminated"])
 def test_fault_31_a_parquet_column_of_what_is_no_number_is_refused_in_one_line(
-    name: str, values: Any, exported: tuple[Path, ImelPolicy], tmp_path: Path
+    name: str, values: Any, exported: tuple[Path, Policy], tmp_path: Path
 ) -> None:
     path, policy = exported
     table = pyarrow.parquet.read_table(path)
@@ -415,7 +415,7 @@ def test_fault_31_a_parquet_column_of_what_is_no_number_is_refused_in_one_line(
 
 
 def test_fault_31_a_few_bytes_that_stand_for_many_rows_are_not_read(
-    exported: tuple[Path, ImelPolicy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    exported: tuple[Path, Policy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("imel.datasets.tables._MOST_ROWS", BATCH - 1)
     with pytest.raises(ImelError, match=f"has {BATCH} rows; at most {BATCH - 1} are read"):

@@ -11,7 +11,7 @@ from torch import Tensor
 from imel.data.experience import Context
 from imel.policies.paper.fit import fit_leave_one_out, leave_one_out_error
 from imel.policies.paper.interpolator import Interpolator, Prediction, Weighted
-from imel.settings import FitSettings
+from imel.policies.paper.paper_policy import FitSettings
 from samples import ragged_context, smooth_context
 
 

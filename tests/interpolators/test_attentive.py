@@ -6,19 +6,19 @@ import torch
 from contract import LearnerContract
 
 from imel.data.experience import Context
-from imel.policies.paper.attentive import AttentionPath, AttentiveNeuralProcess, AttentiveOptions
+from imel.policies.paper.attentive import AnpSettings, AttentionPath, AttentiveNeuralProcess
 from imel.policies.paper.interpolator import Weighted
 from samples import ragged_context
 
 
 class TestAttentive(LearnerContract):
     def make(self, state_dim: int, value_dim: int) -> AttentiveNeuralProcess:
-        options = AttentiveOptions(hidden=(32,), latent=8, features=4)
+        options = AnpSettings(hidden=(32,), latent=8, features=4)
         return AttentiveNeuralProcess(state_dim, value_dim, options)
 
 
 def small() -> AttentiveNeuralProcess:
-    return AttentiveNeuralProcess(3, 2, AttentiveOptions((8,), 4, features=2)).double()
+    return AttentiveNeuralProcess(3, 2, AnpSettings(hidden=(8,), latent=4, features=2)).double()
 
 
 def test_attention_is_a_share_of_each_memory_but_not_the_answer() -> None:

@@ -6,25 +6,25 @@ import torch
 from contract import ExactContract, LearnerContract
 
 from imel.data.experience import Context
-from imel.policies.paper.mki import MeanKernelInterpolation, MkiOptions
+from imel.policies.paper.mki import MeanKernelInterpolation, MkiSettings
 from samples import ragged_context
 
 
 class TestMki(LearnerContract, ExactContract):
     def make(self, state_dim: int, value_dim: int) -> MeanKernelInterpolation:
-        return MeanKernelInterpolation(state_dim, value_dim, MkiOptions(features=4, hidden=(16,)))
+        return MeanKernelInterpolation(state_dim, value_dim, MkiSettings(features=4, hidden=(16,)))
 
 
 class TestPlainSum(LearnerContract):
     """The paper's formula without a normaliser: no average, so no exact contract."""
 
     def make(self, state_dim: int, value_dim: int) -> MeanKernelInterpolation:
-        options = MkiOptions(features=4, hidden=(16,), kernel_scale=0.5, normalised=False)
+        options = MkiSettings(features=4, hidden=(16,), kernel_scale=0.5, normalised=False)
         return MeanKernelInterpolation(state_dim, value_dim, options)
 
 
 def model_with(**options: float | bool) -> MeanKernelInterpolation:
-    return MeanKernelInterpolation(3, 2, MkiOptions(hidden=(8,), **options)).double()  # type: ignore[arg-type]
+    return MeanKernelInterpolation(3, 2, MkiSettings(hidden=(8,), **options)).double()  # type: ignore[arg-type]
 
 
 def test_plain_sum_grows_with_the_memory_and_the_average_does_not() -> None:
@@ -56,7 +56,7 @@ def test_a_flat_kernel_answers_with_the_mean_of_all() -> None:
 
 def test_float32_keeps_its_precision_when_all_features_are_far_from_zero() -> None:
     torch.manual_seed(1)
-    model = MeanKernelInterpolation(3, 2, MkiOptions(hidden=(8,)))
+    model = MeanKernelInterpolation(3, 2, MkiSettings(hidden=(8,)))
     context = ragged_context(dtype=torch.float32)
     shifted = Context(context.states + 300.0, context.values, context.episodes)
     single = model.condition(shifted)(shifted.states).mean

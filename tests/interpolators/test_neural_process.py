@@ -11,7 +11,7 @@ from torch.distributions import Normal, kl_divergence
 
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Weighted
-from imel.policies.paper.neural_process import Latent, NeuralProcess, NeuralProcessOptions
+from imel.policies.paper.neural_process import Latent, NeuralProcess, NpSettings
 from samples import ragged_context
 
 Path = Literal["none", "mean"]
@@ -19,17 +19,19 @@ Path = Literal["none", "mean"]
 
 class TestNeuralProcess(LearnerContract):
     def make(self, state_dim: int, value_dim: int) -> NeuralProcess:
-        return NeuralProcess(state_dim, value_dim, NeuralProcessOptions(hidden=(32,), latent=8))
+        return NeuralProcess(state_dim, value_dim, NpSettings(hidden=(32,), latent=8))
 
 
 class TestWithMeanPath(LearnerContract):
     def make(self, state_dim: int, value_dim: int) -> NeuralProcess:
-        options = NeuralProcessOptions(hidden=(32,), latent=8, deterministic="mean")
+        options = NpSettings(hidden=(32,), latent=8, deterministic="mean")
         return NeuralProcess(state_dim, value_dim, options)
 
 
 def model_with(deterministic: Path = "none", min_value_std: float = 0.05) -> NeuralProcess:
-    options = NeuralProcessOptions((8,), 4, min_value_std, deterministic)
+    options = NpSettings(
+        hidden=(8,), latent=4, min_value_std=min_value_std, deterministic=deterministic
+    )
     return NeuralProcess(3, 2, options).double()
 
 

@@ -6,17 +6,17 @@ import torch
 from contract import LearnerContract
 
 from imel.policies.paper.interpolator import Weighted
-from imel.policies.paper.regressor import Regressor, RegressorOptions
+from imel.policies.paper.regressor import Regressor, RegressorSettings
 from samples import ragged_context
 
 
 class TestRegressor(LearnerContract):
     def make(self, state_dim: int, value_dim: int) -> Regressor:
-        return Regressor(state_dim, value_dim, RegressorOptions(hidden=(16,)))
+        return Regressor(state_dim, value_dim, RegressorSettings(hidden=(16,)))
 
 
 def test_context_is_ignored() -> None:
-    model = Regressor(3, 2, RegressorOptions(hidden=(8,))).double()
+    model = Regressor(3, 2, RegressorSettings(hidden=(8,))).double()
     one, other = ragged_context(seed=0), ragged_context(seed=1)
     expected = model.condition(one)(one.states).mean
     assert torch.equal(model.condition(other)(one.states).mean, expected)
@@ -25,12 +25,12 @@ def test_context_is_ignored() -> None:
 
 
 def test_memories_have_no_weights_and_it_says_so_by_its_type() -> None:
-    model = Regressor(3, 2, RegressorOptions()).double()
+    model = Regressor(3, 2, RegressorSettings()).double()
     assert not isinstance(model.condition(ragged_context()), Weighted)
 
 
 def test_loss_is_the_mean_squared_error_of_the_network() -> None:
-    model, context = Regressor(3, 2, RegressorOptions(hidden=(8,))).double(), ragged_context()
+    model, context = Regressor(3, 2, RegressorSettings(hidden=(8,))).double(), ragged_context()
     loss = model.loss(context, context, torch.Generator())
     expected = (model.network(context.states) - context.values).square().mean()
     torch.testing.assert_close(loss, expected)

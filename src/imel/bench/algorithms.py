@@ -14,7 +14,7 @@ import json
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from importlib import resources
 from typing import Any, Self
 
@@ -32,8 +32,7 @@ from imel.bench.tasks import Task
 from imel.bench.udrl import Udrl, UdrlSettings
 from imel.environments.making import SideBySide
 from imel.errors import ImelError, nearest_name
-from imel.policies import POLICIES
-from imel.policies.refusal import checked_settings
+from imel.registry import find_policy
 
 _PUBLISHED = tomllib.loads((resources.files("imel.bench") / "zoo.toml").read_text())
 """Settings of the baselines by algorithm and task."""
@@ -65,15 +64,8 @@ class ImelAlgorithm(Algorithm):
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Settings and policy options; an override may name either."""
-        policy_class = POLICIES[self.policy]
-        option_names = {field.name for field in fields(policy_class.options_class)}
-        options = {name: overrides[name] for name in overrides if name in option_names}
-        changes = {name: overrides[name] for name in overrides if name not in option_names}
-        complete = {
-            "policy": self.policy,
-            "policy_kwargs": asdict(policy_class.make_options(options)),
-            **checked_settings(policy_class, changes, also=option_names).as_json(),
-        }
+        settings = find_policy(self.policy).make_settings(overrides)
+        complete = {"policy": self.policy, **settings.as_json()}
         plain: dict[str, Any] = json.loads(json.dumps(complete))
         return plain
 

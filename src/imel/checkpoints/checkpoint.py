@@ -1,8 +1,8 @@
 """Checkpoints: one safetensors file with a manifest in its metadata. No pickle, ever.
 
 Everything saved is a tensor or plain JSON. The manifest names the format, the schema, the library
-versions, the configuration, and the sha256 of every tensor; its own sha256 stands beside it. Files
-are written under a temporary name in the same folder, flushed to disk and renamed, so that a name
+versions, the configuration, and a sha256 of all tensors; its own sha256 stands beside it. Files are
+written under a temporary name in the same folder, flushed to disk and renamed, so that a name
 always holds a whole file.
 """
 
@@ -16,9 +16,11 @@ import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.numpy
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -29,25 +31,54 @@ from imel.files import write_atomically
 
 Contents = tuple[Mapping[str, Tensor], Mapping[str, Any]]
 """The tensors of a file, and its JSON document."""
-_Copy = tuple[torch.dtype, tuple[int, ...], bytes]
 SUFFIX = ".safetensors"
-SCHEMA = 3
-"""Counts the changes after which files of before can no longer be read."""
+SCHEMA = 1
+"""Counts the changes after which older files can no longer be read."""
 LARGEST_FILE, _LONGEST_MANIFEST = 8 << 30, 16 << 20
 """Bytes of a file and characters of a manifest that are read at all."""
-_UNBUILDABLE = (
+_INVALID_CONFIG = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError),
     *(RuntimeError, TypeError, ValueError),
 )
-"""What making a model of absurd values may raise."""
-_TYPES = {
-    **{torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"},
-    **{torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8"},
-    **{torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8"},
-    torch.bool: "BOOL",
-}
-"""What safetensors calls the types of numbers."""
+"""Errors raised by invalid configurations."""
 _LIBRARIES = ("imel", "torch", "numpy", "gymnasium", "stable_baselines3", "mujoco")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file that has been read and verified: what a command hands on instead of a path."""
+
+    path: Path
+    tensors: Mapping[str, Tensor]
+    document: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, source: Source) -> Checkpoint:
+        """Read a file and verify it; refuse anything else. A checkpoint is returned as it is."""
+        if isinstance(source, Checkpoint):
+            return source
+        path = _existing(source)
+        with _opened(path) as file:
+            manifest = _manifest(path, file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if _digest(tensors) != manifest.pop("tensors_sha256"):
+            raise CheckpointError(f"{path} is damaged: checksum of its tensors differs")
+        return cls(path, tensors, manifest)
+
+    def under(self, prefix: str) -> dict[str, Tensor]:
+        """Return the tensors whose names begin with `prefix/`, without it."""
+        return under(prefix, self.tensors)
+
+
+Source = str | os.PathLike[str] | Checkpoint
+"""A file's name, or what has been read of it."""
+
+
+def read_document(source: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a file's manifest says, without its tensors."""
+    path = _existing(source)
+    with _opened(path) as file:
+        return _manifest(path, file.metadata() or {})
 
 
 def path_for(path: str | os.PathLike[str]) -> Path:
@@ -75,10 +106,7 @@ def prepare(
     """
     target = path_for(path)
     check_values(tensors, f"{target} is not written")
-    copies: dict[str, _Copy] = {}
-    for name, tensor in tensors.items():
-        raw = bytes(_raw(tensor.detach().cpu().contiguous()))
-        copies[name] = tensor.dtype, tuple(tensor.shape), raw
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     whole = {
         "format": "imel",
         "schema": SCHEMA,
@@ -88,57 +116,33 @@ def prepare(
     }
 
     def write_it() -> Path:
-        write_atomically(target, *_parts(copies, whole))
+        manifest = json.dumps({**whole, "tensors_sha256": _digest(copies)}, sort_keys=True)
+        metadata = {"manifest": manifest, "manifest_sha256": _sha256(manifest.encode())}
+        # Not the writer for torch, which keeps a ctypes type for each size that it ever met
+        arrays = {name: tensor.numpy() for name, tensor in copies.items()}
+        write_atomically(target, safetensors.numpy.save(arrays, metadata))
         return target
 
     return write_it
 
 
-def _parts(copies: Mapping[str, _Copy], document: Mapping[str, Any]) -> list[bytes]:
-    """Return a safetensors file: its header, and the bytes of its tensors as they are.
-
-    The package's own writers copy those bytes twice, or leave traces when killed; the one for torch
-    also keeps a ctypes type for each size that it ever met.
-    """
-    sums = {name: _checksum(*copy) for name, copy in copies.items()}
-    manifest = json.dumps({**document, "sha256": sums}, sort_keys=True)
-    metadata = {"manifest": manifest, "manifest_sha256": _sha256(manifest.encode())}
-    header: dict[str, Any] = {"__metadata__": metadata}
-    # By size of element, so that each tensor begins at a multiple of its own
-    ordered = sorted(copies.items(), key=lambda item: -item[1][0].itemsize)
-    place = 0
-    for name, (dtype, shape, raw) in ordered:
-        end = place + len(raw)
-        header[name] = {"dtype": _TYPES[dtype], "shape": shape, "data_offsets": [place, end]}
-        place = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little"), text, *(raw for _, (_, _, raw) in ordered)]
-
-
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors and the manifest of a checkpoint; refuse anything else."""
+def _existing(source: str | os.PathLike[str]) -> Path:
     # What `write` would have made of this name goes before the name itself
-    source = next((file for file in (path_for(path), Path(path)) if file.is_file()), None)
-    if source is None:
-        raise CheckpointError(f"no such checkpoint: {path_for(path)}")
-    if source.stat().st_size > LARGEST_FILE:
-        raise CheckpointError(f"{source} is larger than {LARGEST_FILE >> 30} GiB")
+    for path in (path_for(source), Path(source)):
+        if path.is_file():
+            if path.stat().st_size > LARGEST_FILE:
+                raise CheckpointError(f"{path} is larger than {LARGEST_FILE >> 30} GiB")
+            return path
+    raise CheckpointError(f"no such checkpoint: {path_for(source)}")
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
-        with safe_open(source, framework="pt") as file:
-            manifest = _manifest(source, file.metadata() or {})
-            if set(manifest["sha256"]) != set(file.keys()):
-                raise CheckpointError(f"{source} is damaged: its manifest names other tensors")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with safe_open(path, framework="pt") as file:
+            yield file
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(
-            f"{source} is not an imel checkpoint, or is damaged: {error}"
-        ) from None
-    expected = manifest["sha256"]
-    for name, tensor in tensors.items():
-        if _digest(tensor) != expected[name]:
-            raise CheckpointError(f"{source} is damaged: checksum of '{name}' differs")
-    return tensors, manifest
+        raise CheckpointError(f"{path} is not an imel checkpoint, or is damaged: {error}") from None
 
 
 def _manifest(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
@@ -154,17 +158,12 @@ def _manifest(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
     except (ValueError, RecursionError):  # also numbers of many digits, and nesting without end
         raise CheckpointError(f"{source} has a manifest that is no JSON") from None
     required: dict[str, type] = {
-        **dict.fromkeys(("format", "kind", "policy"), str),
-        **dict.fromkeys(("sha256", "versions", "circumstances", "policy_arguments"), dict),
+        **dict.fromkeys(("format", "kind", "policy", "tensors_sha256"), str),
+        **dict.fromkeys(("versions", "circumstances", "settings"), dict),
     }
     require_entries(manifest, required, source)
     schema = manifest.get("schema")
     if manifest["format"] != "imel" or schema != SCHEMA:
-        if schema in range(1, SCHEMA):
-            raise CheckpointError(
-                f"{source} was made by an earlier version of imel (checkpoint schema {schema}), "
-                "whose policies and settings no longer exist as they were; train the model again"
-            )
         raise CheckpointError(f"{source} has schema {schema}; this version reads {SCHEMA}")
     return manifest
 
@@ -184,13 +183,12 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _digest(tensor: Tensor) -> str:
-    return _checksum(tensor.dtype, tuple(tensor.shape), _raw(tensor))
-
-
-def _checksum(dtype: torch.dtype, shape: tuple[int, ...], raw: bytes | memoryview) -> str:
-    digest = hashlib.sha256(f"{dtype}{shape}".encode())
-    digest.update(raw)
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(_raw(tensor))
     return digest.hexdigest()
 
 
@@ -238,6 +236,6 @@ def building(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except _UNBUILDABLE as error:
+    except _INVALID_CONFIG as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(f"{path} describes no model that can be built: {reason}") from None

@@ -17,15 +17,19 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from stable_baselines3.common.callbacks import BaseCallback
 
-from imel.algorithm import IMeL
 from imel.checkpoints import checkpoint
-from imel.checkpoints.snapshot import pasts_of, restorable
-from imel.environments.making import LONGEST
+from imel.checkpoints.checkpoint import Checkpoint
+from imel.checkpoints.model_file import contents_of
+from imel.checkpoints.snapshot import restorable, snapshot_parts
+from imel.environments.replay import LONGEST
 from imel.errors import CheckpointError, ImelError
+
+if TYPE_CHECKING:
+    from imel.algorithm import IMeL
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxdict = _BRIEF.maxlist = 200
@@ -64,8 +68,7 @@ class RunCheckpoints(BaseCallback):
 
     @property
     def _algorithm(self) -> IMeL:
-        assert isinstance(self.model, IMeL)
-        return self.model
+        return cast("IMeL", self.model)
 
     def _on_training_start(self) -> None:
         """Tell at the start where no episode could end between two checkpoints."""
@@ -94,11 +97,14 @@ class RunCheckpoints(BaseCallback):
     def _save(self, model: IMeL) -> bool:
         """Begin to write a checkpoint; return whether environments can go on as they are."""
         self.wait()
-        standing = model.standing_contents()
+        tensors, document = contents_of(model)
+        stood = snapshot_parts(model)
+        if stood is not None:
+            tensors, document = {**tensors, **stood[0]}, {**document, **stood[1]}
         path = self.folder / f"iteration-{model.iteration:08d}"
-        write = checkpoint.prepare(path, *(standing or model.contents()))
+        write = checkpoint.prepare(path, tensors, document)
         self._writing = self._thread.submit(self._write, write)
-        return standing is not None
+        return stood is not None
 
     def _write(self, write: Callable[[], Path]) -> None:
         if not self._root.is_dir():  # it would be made again, without the run's other files
@@ -128,7 +134,7 @@ class RunCheckpoints(BaseCallback):
         model = self._algorithm
         done = model.learned_timesteps >= model._total_timesteps
         unscheduled = model.iteration and model.iteration % self.every
-        if not done and unscheduled and pasts_of(model) is not None:
+        if not done and unscheduled and snapshot_parts(model) is not None:
             self._save(model)
         self.wait()
         if done:
@@ -149,7 +155,7 @@ def _episode_limit(model: IMeL) -> int | None:
 
 
 def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
-    """The checkpoints in a folder, the oldest first; what a killed writer left is none of them."""
+    """Return the checkpoints in a folder, the oldest first; not what a killed writer left."""
     found = [path for path in Path(folder).glob("*") if NAME.fullmatch(path.name)]
     return sorted(found, key=iteration_of)
 
@@ -161,21 +167,19 @@ def iteration_of(path: Path) -> int:
     return int(match[1])
 
 
-def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -> Path | None:
-    """The newest checkpoint of a folder, or None where there is none.
+def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -> Checkpoint | None:
+    """Read the newest checkpoint of a folder; None where there is none.
 
     A damaged one is refused; with `fall_back` the newest that is whole is taken in its place.
     """
     error: CheckpointError | None = None
     for path in reversed(checkpoints_in(folder)):
         try:
-            checkpoint.read(path)
+            return Checkpoint.read(path)
         except CheckpointError as damage:
             error = error or damage
             if not fall_back:
                 break
-        else:
-            return path
     if error is not None:
         raise error
     return None

@@ -13,7 +13,7 @@ import tyro
 from gymnasium import spaces
 
 from imel.algorithm import IMeL
-from imel.cli.arguments import EnvironmentId, RunPath, parse, require_at_least
+from imel.cli.arguments import StoredRunArguments, parse
 from imel.datasets import (
     memory_columns,
     play_episodes,
@@ -26,16 +26,17 @@ from imel.datasets.tables import action_bounds
 from imel.deploy import write_numpy, write_onnx
 from imel.errors import ImelError
 from imel.pictures.plane import principal_plane
+from imel.registry import name_of
 from imel.runs import layout
 from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.provenance import provenance
-from imel.runs.stored import StoredRun, find_run
+from imel.runs.stored import StoredRun
 
 _DESCRIPTION = """\
 Write a run's policy to act without torch, or its memory and some episodes for other tools.
 
   onnx       policy.onnx: observation in, deterministic action out, for ONNX Runtime
-  numpy      policy.npz: the arrays of a RidgePolicy; docs/deploy.md has a reader
+  numpy      policy.npz: the arrays of a ridge policy; docs/deploy.md has a reader
   parquet    memory.parquet and evaluation.parquet: pandas, DuckDB, Embedding Atlas
   minari     two Minari datasets, .../memory-v0 and .../evaluation-v0: offline learning
   projector  the memories' features for TensorBoard's embedding projector
@@ -55,11 +56,9 @@ _ACTING = {"onnx": ("policy.onnx", write_onnx), "numpy": ("policy.npz", write_nu
 
 
 @dataclass(frozen=True)
-class ExportArguments:
+class ExportArguments(StoredRunArguments):
     """What is written, and where."""
 
-    run: RunPath
-    """A run directory, or a model file."""
     format: Literal["onnx", "numpy", "parquet", "minari", "projector"] = "parquet"
     """What the files are made for."""
     episodes: int = 10
@@ -69,54 +68,46 @@ class ExportArguments:
     of the id before /memory-v0, by default imel/ENV-POLICY-seedN."""
     seed: int = EVALUATION_SEED
     """Seed of the first episode; each further one has the next."""
-    env: EnvironmentId = None
-    """Environment id, if not the one the run was trained on."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     arguments: ExportArguments = parse(ExportArguments, argv, "imel export", _DESCRIPTION)
-    require_at_least(arguments, episodes=0)
-    torch.set_num_threads(1)
-    stored = find_run(arguments.run, arguments.env)
-    played = arguments.format not in _ACTING and arguments.episodes > 0
-    env = (
-        stored.environment(", or export the memory alone by --episodes 0") if played else stored.env
-    )
+    stored, env = arguments.open(episodes=0), arguments.env
+    acting = _ACTING.get(arguments.format)
+    seeds = [] if acting else [arguments.seed + i for i in range(arguments.episodes)]
+    if seeds:
+        env = stored.environment(", or export the memory alone by --episodes 0")
     model = stored.load()
     target = _target(arguments, stored, model)  # refused before anything is played
-    document = _document(model, stored, env)
-    if arguments.format in _ACTING:
-        name, write = _ACTING[arguments.format]
-        path = Path(target) / name
-        write(model.policy, path, document)
+    document = _document(model, stored, env or stored.env)
+    if acting:
+        path = Path(target) / acting[0]
+        acting[1](model.policy, path, document)
         print(f"{path}: {path.stat().st_size:,} bytes")
         return 0
     parts = {"memory": memory_columns(model.policy.memory)}
-    seeds = [arguments.seed + i for i in range(arguments.episodes)]
     if env is not None and seeds:
         parts["evaluation"] = play_episodes(model, env, seeds)
+    embed, states = model.policy.embed, {n: torch.from_numpy(c["states"]) for n, c in parts.items()}
     if arguments.format == "projector":
-        states = {source: torch.from_numpy(columns["states"]) for source, columns in parts.items()}
-        vectors = {source: model.policy.embed(each).numpy() for source, each in states.items()}
+        vectors = {source: embed(rows).numpy() for source, rows in states.items()}
         write_projector(Path(target), vectors, parts)
         print(f"{target}: show it by tensorboard --logdir {target}")
         return 0
-    plane = principal_plane(model.policy.memory.column("states"), model.policy.embed)
     for source, columns in parts.items():
-        about = {**document, "source": source}
+        document["source"] = source
         if arguments.format == "minari":
-            name = f"{target}/{source}-v0"
-            played_from = seeds if source == "evaluation" else None
-            write_minari(name, columns, model.policy, env, about, played_from)
-            written = f"{name}: {{}} in {minari_path(name)}"
+            name, played = f"{target}/{source}-v0", seeds if source == "evaluation" else None
+            write_minari(name, columns, model.policy, document["env"], document, played)
+            place = f" in {minari_path(name)}"
         else:
-            x, y = plane.coordinates(torch.from_numpy(columns["states"])).T
-            path = Path(target) / f"{source}.parquet"
-            extra = {"projection_x": x, "projection_y": y}
-            write_parquet(path, columns, {**about, "projection": plane.labels}, extra)
-            written = f"{path}: {{}}"
-        print(written.format(f"{len(columns['states']):,} transitions"))
+            plane = principal_plane(states["memory"], embed)
+            x, y = plane.coordinates(states[source]).T
+            name, place = f"{target}/{source}.parquet", ""
+            document["projection"] = plane.labels
+            write_parquet(Path(name), columns, document, {"projection_x": x, "projection_y": y})
+        print(f"{name}: {len(columns['states']):,} transitions{place}")
     return 0
 
 
@@ -136,9 +127,8 @@ def _target(arguments: ExportArguments, stored: StoredRun, model: IMeL) -> str:
 
 
 def _dataset_name(stored: StoredRun, model: IMeL) -> str:
-    policy = type(model.policy).__name__.removesuffix("Policy").lower()
-    env = stored.config.get("env")
-    name = "-".join([*([env] if env else []), policy, f"seed{model.seed}"])
+    env, policy = stored.config.get("env"), name_of(type(model.policy))
+    name = "-".join(filter(None, [env, policy, f"seed{model.seed}"]))
     return f"imel/{re.sub(r'[^-_a-zA-Z0-9]', '-', name)}"
 
 
@@ -146,12 +136,11 @@ def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]
     """Return what made the rows."""
     return {
         "env": env,
-        "policy": type(model.policy).__name__,
+        "policy": name_of(type(model.policy)),
         "timesteps": model.num_timesteps,
         "iteration": model.iteration,
         "seed": model.seed,
         "settings": model.settings.as_json(),
-        "policy_kwargs": dict(model.policy_kwargs),
         **action_bounds(model.action_space),
         "units": "actions, means and stds: the action range is [-1, 1]"
         if isinstance(model.action_space, spaces.Box)

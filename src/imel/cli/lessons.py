@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,17 @@ from rich.progress import Progress
 
 from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.errors import ImelError
-from imel.explain import policy_without
 from imel.explain.lesson_words import episode_words, number, return_words, steps_words
 from imel.explain.reduced import lesson_sizes, random_lessons
 from imel.explain.worth import Worth, lesson_worth
 from imel.pictures.lesson_figures import deletion_figure, lessons_figure
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy
 from imel.runs.evaluation import EVALUATION_SEED, evaluate
 from imel.runs.layout import DELETION, LESSONS
 from imel.runs.lessons import delete_lessons, play_sampled
 from imel.runs.stored import StoredRun
-from imel.settings import RidgeSettings
 
 Array = NDArray[Any]
-Said = tuple[dict[str, Any], list[str]]
-"""A part of what is found: for JSON, and in words."""
 
 _DESCRIPTION = """\
 List the largest lessons of a policy that has some (ridge), and draw when they were taught into
@@ -86,36 +83,39 @@ def run(argv: Sequence[str]) -> int:
     stored = arguments.open(count=1, episodes=1, draws=1, gradient_episodes=4)
     policy = _policy_of(stored)
     judged = arguments.worth or arguments.drop_harmful
-    needed = judged or arguments.deletion
-    env = stored.environment() if needed else stored.env or stored.title
-    lessons = _lessons_of(policy)
-    worth = _worth_of(policy, env, stored, arguments) if judged else None
+    plays = judged or arguments.deletion
+    env = stored.environment() if plays else stored.env or stored.title
+    columns = ("episodes", "counts", "starts", "ends", "returns")
+    lessons = {name: policy.lessons.column(name).cpu().numpy() for name in columns}
+    lessons["returns"] = lessons["returns"] / lessons["counts"]  # of an episode on average
+    lessons["sizes"] = lesson_sizes(policy)
+    worth = _worth_of(policy, env, arguments) if judged else None
     if worth is not None:
         lessons |= {"worth": worth.values, "errors": worth.errors}
     title, picture = f"{env}: {len(policy.lessons):,} lessons", stored.folder / LESSONS
     lessons_figure(title, lessons).savefig(picture)
-    rows, lines = _largest(lessons, arguments.count)
-    document: dict[str, Any] = {"model": str(stored.model_path), "lessons": rows}
-    document["picture"] = str(picture)
-    lines = [f"{title}; {lines[0]}", *lines[1:], f"picture: {picture}"]
-    parts: dict[str, Said] = {}
+    rows, said = _largest(lessons, arguments.count)
+    lines = [f"{title}; {said[0]}", *said[1:], f"picture: {picture}"]
+    parts = {}
     if worth is not None:
         parts["worth"] = _judged(worth, lessons["episodes"])
-    if worth is not None and arguments.drop_harmful:
-        parts["dropped"] = _without_harmful(policy, worth, env, arguments)
+        if arguments.drop_harmful:
+            parts["dropped"] = _without_harmful(policy, worth, env, arguments)
     if arguments.deletion:
-        parts["deletion"] = _delete(policy, stored, env, arguments)
-    for name, (found, said) in parts.items():
-        document[name] = found
-        lines += ["", *said]
-    text = json.dumps(document, indent=2, default=np.ndarray.tolist)
-    print(text if arguments.json else "\n".join(lines))
+        parts["deletion"] = _delete(policy, stored.folder / DELETION, env, arguments)
+    if arguments.json:
+        about = {"model": str(stored.model_path), "lessons": rows, "picture": str(picture)}
+        document = about | {name: found for name, (found, _) in parts.items()}
+        print(json.dumps(document, indent=2, default=np.ndarray.tolist))
+    else:
+        print("\n".join(lines + [line for _, said in parts.values() for line in ["", *said]]))
     return 0
 
 
-def _policy_of(stored: StoredRun) -> RidgePolicy:
-    policy = ImelPolicy.load(str(stored.model_path))
-    if not isinstance(policy, RidgePolicy):
+def _policy_of(stored: StoredRun) -> Any:
+    """Return the trained policy, which has lessons."""
+    policy = Policy.load(stored.model_path)
+    if policy.lessons is None:
         raise ImelError(
             f"{stored.model_path} holds a {type(policy).__name__}, which has memories and no "
             "lessons: see imel why"
@@ -133,57 +133,43 @@ def _progress_bar(name: str, quiet: bool) -> Iterator[Callable[[float], None]]:
         yield lambda share: bar.update(task, completed=share)
 
 
-def _lessons_of(policy: RidgePolicy) -> dict[str, Array]:
-    """Return the lessons of a policy with their sizes, in the order in which they began."""
-    names = ("episodes", "counts", "starts", "ends", "returns")
-    columns = {name: policy.lessons.column(name).cpu().numpy() for name in names}
-    columns["returns"] = columns["returns"] / columns["counts"]
-    return columns | {"sizes": lesson_sizes(policy)}
+# --- parts of what is said: each for JSON, and as lines ---
 
 
-def _largest(lessons: dict[str, Array], count: int) -> Said:
-    """Return the largest lessons as rows, and in words."""
+def _largest(lessons: dict[str, Array], count: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the largest lessons."""
     order = np.argsort(-lessons["sizes"], kind="stable")[:count]
     rows = [{name: column[i].item() for name, column in lessons.items()} for i in order]
     squares = np.square(lessons["sizes"])
     share = float(squares[order].sum() / (squares.sum() or 1.0))
-    table = pd.DataFrame(
-        {
-            "size": [f"{row['sizes']:.3f}" for row in rows],
-            "episode": [episode_words(row["episodes"], row["counts"]) for row in rows],
-            "steps of run": [steps_words(row["starts"], row["ends"]) for row in rows],
-            "return": [return_words(row["returns"], row["ends"]) for row in rows],
-        }
-    )
+    table = {
+        "size": [f"{row['sizes']:.3f}" for row in rows],
+        "episode": [episode_words(row["episodes"], row["counts"]) for row in rows],
+        "steps of run": [steps_words(row["starts"], row["ends"]) for row in rows],
+        "return": [return_words(row["returns"], row["ends"]) for row in rows],
+    }
     if "worth" in lessons:
         table["worth"] = [f"{number(row['worth'])} ± {number(row['errors'])}" for row in rows]
     heading = f"the {len(rows)} largest have {share:.0%} of the sum of squared sizes"
-    return rows, [heading, table.to_string(index=False)]
+    return rows, [heading, pd.DataFrame(table).to_string(index=False, col_space=13)]
 
 
-# --- which lessons help and which harm ---
-
-
-def _worth_of(
-    policy: RidgePolicy, env: str, stored: StoredRun, arguments: LessonsArguments
-) -> Worth:
+def _worth_of(policy: Any, env: str, arguments: LessonsArguments) -> Worth:
     """Estimate what lessons are worth from episodes that no evaluation plays."""
     first = arguments.seed + _FRESH
     seeds = range(first, first + arguments.gradient_episodes)
     with _progress_bar("policy gradient", arguments.json) as progress:
         played = play_sampled(policy, env, seeds, progress)
-    return lesson_worth(policy, played, float(stored.config.get("gamma", RidgeSettings().gamma)))
+    return lesson_worth(policy, played, policy.settings.gamma)
 
 
-def _judged(worth: Worth, episodes: Array) -> Said:
+def _judged(worth: Worth, episodes: Array) -> tuple[dict[str, Any], list[str]]:
     """Return which lessons help and harm, how many would by chance, and the worth of each."""
     count, harmful, helpful = len(episodes), episodes[worth.harmful()], episodes[worth.scores > 2.0]
     columns = {"episodes": episodes, "worth": worth.values, "error": worth.errors}
-    document = {
-        **{"episodes": worth.episodes, "harmful": harmful, "helpful": helpful},
-        "lessons": pd.DataFrame(columns).to_dict("records"),
-    }
-    return document, [
+    lessons = pd.DataFrame(columns).to_dict("records")
+    document = {"episodes": worth.episodes, "harmful": harmful, "helpful": helpful}
+    return document | {"lessons": lessons}, [
         f"worth to the return, to first order, by {worth.episodes} fresh episodes: {len(helpful)} "
         f"of {count} lessons help and {len(harmful)} harm by more than two standard errors",
         f"(about {0.023 * count:.0f} of each are expected by chance)",
@@ -191,50 +177,46 @@ def _judged(worth: Worth, episodes: Array) -> Said:
 
 
 def _without_harmful(
-    policy: RidgePolicy, worth: Worth, env: str, arguments: LessonsArguments
-) -> Said:
+    policy: Any, worth: Worth, env: str, arguments: LessonsArguments
+) -> tuple[dict[str, Any], list[str]]:
     """Evaluate the policy without the lessons that harm, and without as many at random."""
     harmful = policy.lessons.column("episodes").cpu().numpy()[worth.harmful()]
     if not len(harmful):
         return {"lessons": []}, ["no lesson harms by two standard errors: nothing is dropped"]
-    seeds = [arguments.seed + draw for draw in range(arguments.draws)]
+    count, episodes, seed = len(harmful), arguments.episodes, arguments.seed
 
     def returns(lessons: Array) -> Array:
-        reduced = policy_without(policy, lessons=lessons)
-        return np.array(evaluate(reduced, env, arguments.episodes, arguments.seed).returns)
+        return np.array(evaluate(policy.without(lessons=lessons), env, episodes, seed).returns)
 
     whole, without = returns(harmful[:0]), returns(harmful)
-    drawn = np.array([returns(random_lessons(policy, len(harmful), s)).mean() for s in seeds])
+    draws = [random_lessons(policy, count, seed + draw) for draw in range(arguments.draws)]
+    drawn = np.array([returns(lessons).mean() for lessons in draws])
+    change = float(without.mean() - whole.mean())
     # Not paired: after the first step episodes of two policies have nothing in common
-    both = without, whole
-    errors = [each.std(ddof=1) / len(each) ** 0.5 if len(each) > 1 else np.inf for each in both]
-    change, error = float(without.mean() - whole.mean()), float(np.hypot(*errors))
+    spread = np.var([without, whole], axis=1, ddof=1).sum() if episodes > 1 else np.inf
+    error = float((spread / episodes) ** 0.5)
     verdict = "better" if change > 2 * error else "worse" if change < -2 * error else "no different"
-    document = {
-        **{"lessons": harmful, "whole": whole, "without": without, "random": drawn},
-        **{"change": change, "error": error},
-    }
-    return document, [
-        f"deterministic return over {arguments.episodes} other starts (mean ± deviation)",
-        f"  with all lessons            {_words(whole)}",
-        f"  without the {len(harmful):>3} that harm     {_words(without)}",
-        f"  without {len(harmful):>3} at random       {_words(drawn)}",
-        f"without them the policy is {verdict}: {change:+,.0f} ± {error:,.0f} (standard error)",
+    played = {"whole": whole, "without": without, "random": drawn}
+    names = ["with all lessons", f"without the {count} that harm", f"without {count} at random"]
+    width = max(map(len, names))
+    return {"lessons": harmful, **played, "change": change, "error": error}, [
+        f"deterministic return over {episodes} other starts (mean ± deviation)",
+        *(f"  {n:<{width}}  {_words(r)}" for n, r in zip(names, played.values(), strict=True)),
+        f"without them the policy is {verdict}: a change of {number(change)} ± {number(error)} "
+        "(standard error)",
         "later lessons may have made up for harmful ones, and are then too much",
     ]
 
 
-# --- without the largest ---
-
-
-def _delete(policy: RidgePolicy, stored: StoredRun, env: str, arguments: LessonsArguments) -> Said:
+def _delete(
+    policy: Any, picture: Path, env: str, arguments: LessonsArguments
+) -> tuple[dict[str, Any], list[str]]:
     """Evaluate the policy without some of its lessons; draw a curve."""
     episodes, draws = arguments.episodes, arguments.draws
     with _progress_bar("deletion", arguments.json) as progress:
         whole, deletions = delete_lessons(policy, env, episodes, draws, arguments.seed, progress)
-    path = stored.folder / DELETION
     title = f"{env}: without some of {len(policy.lessons):,} lessons"
-    deletion_figure(title, whole, deletions).savefig(path)
+    deletion_figure(title, whole, deletions).savefig(picture)
     kinds = {"largest": "largest shares", "similar": "most similar", "random": "at random"}
     cells = {"nothing": [f"{_words(whole)} (0.00)"] * len(kinds)}
     for each in deletions:
@@ -243,16 +225,12 @@ def _delete(policy: RidgePolicy, stored: StoredRun, env: str, arguments: Lessons
             f"{_words(removal.returns)} ({removal.shift:.2f})" for removal in removals
         ]
     table = pd.DataFrame.from_dict(cells, "index", columns=list(kinds.values()))
-    document = {
-        **{"episodes": episodes, "draws": draws, "whole": whole},
-        "without": [asdict(each) for each in deletions],
-        "picture": str(path),
-    }
-    return document, [
+    document = {"episodes": episodes, "draws": draws, "whole": whole, "picture": str(picture)}
+    return document | {"without": [asdict(each) for each in deletions]}, [
         f"deterministic return over {episodes} episodes without some lessons (mean ± deviation; at "
         f"random that of {draws} draws), and in brackets the change of the action",
-        table.to_string(),
-        f"picture: {path}",
+        table.to_string(col_space=22),
+        f"picture: {picture}",
     ]
 
 

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import tyro
 
-from imel.cli.arguments import RunPath, parse
+from imel.cli.arguments import StoredRunArguments, parse
 from imel.errors import ImelError
 from imel.pictures.policy_figures import save_animation, update_figure
 from imel.pictures.run_pictures import draw_run, training_surfaces, update_step
 from imel.runs import layout
-from imel.runs.stored import find_run
 
 _DESCRIPTION = """\
 Draw a run's learning curve (curve.png) and its policy with the memories (policy.png) again.
@@ -51,11 +49,9 @@ examples:
 
 
 @dataclass(frozen=True)
-class PlotArguments:
+class PlotArguments(StoredRunArguments):
     """What is drawn."""
 
-    run: RunPath
-    """A run directory, or a model file in one."""
     action: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
     """The action dimension to show, from 0. By default the one that varies most in memory."""
 
@@ -87,21 +83,20 @@ class UpdateArguments(AnimationArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    torch.set_num_threads(1)
     kind, rest = (argv[0], argv[1:]) if argv else ("", argv)
     if kind == "update":
         update: UpdateArguments = parse(UpdateArguments, rest, "imel plot update", _UPDATE)
         written = [update.target(layout.UPDATE)]
-        step = update_step(update.run, update.iteration, update.action)
+        step = update_step(update.open(), update.iteration, update.action)
         update_figure(step).savefig(written[0])
     elif kind == "animation":
         command = "imel plot animation"
         training: AnimationArguments = parse(AnimationArguments, rest, command, _ANIMATION)
         written = [training.target(layout.ANIMATION)]
-        save_animation(training_surfaces(training.run, training.action), written[0])
+        save_animation(training_surfaces(training.open(), training.action), written[0])
     else:
         arguments: PlotArguments = parse(PlotArguments, argv, "imel plot", _DESCRIPTION)
-        stored = find_run(arguments.run)
+        stored = arguments.open()
         written = draw_run(stored.folder, stored.load(), stored.config, arguments.action)
     print("\n".join(map(str, written)))
     return 0

@@ -18,7 +18,7 @@ from imel.cli.arguments import StoredRunArguments, parse, refuse_repeated_flags,
 from imel.errors import SettingsError
 from imel.pictures.probe import probe_figure
 from imel.pictures.style import DOTS_PER_INCH
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.probe.contestants import CONTESTANTS, find_contestant
 from imel.probe.measures import KL, Judgement, acting_error, folds_of, judge, memories_of
 from imel.runs.layout import PROBE, PROBE_PICTURE, write_json
@@ -69,7 +69,7 @@ def run(argv: Sequence[str]) -> int:
         raise SettingsError("--interpolators names none")
     sys.path.insert(0, str(Path.cwd()))  # where a user's module is, as for python -m
     fits = {name: find_contestant(name) for name in names}
-    policy = ImelPolicy.load(str(stored.model_path))
+    policy = Policy.load(str(stored.model_path))
     memories = memories_of(policy)
     folds = folds_of(memories.episodes, arguments.folds)
     judged: list[Judgement] = []

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,10 +25,10 @@ from imel.cli.arguments import Flag, parse, peek
 from imel.environments.envpool import usable_cores
 from imel.errors import CheckpointError, ImelError, SettingsError
 from imel.pictures.run_pictures import draw_run
-from imel.policies.refusal import refuse_unused
+from imel.registry import find_policy
 from imel.runs import layout
 from imel.runs.best import best_of
-from imel.runs.plan import Plan, RunArguments, checked, find_policy, read_config, settings_in
+from imel.runs.plan import Plan, RunArguments, checked, read_config, settings_in
 from imel.runs.provenance import provenance
 from imel.runs.running import evaluate_run, learn, make_model
 from imel.runs.stored import differences_to_resume, find_run, outcome_of, read_own, run_id_of
@@ -95,24 +95,14 @@ def plan_from_arguments(argv: Sequence[str]) -> tuple[Plan, FileArguments]:
     document = {} if path is None else read_config(Path(path))
     policy = peek(argv, "--policy") or document.get("policy", RunArguments.policy)
     policy_class = find_policy(policy)
-    flags = (word.partition("=")[0] for word in argv if word.startswith("--"))
-    refuse_unused({flag[2:].replace("-", "_"): None for flag in flags}, policy_class)
-    given = settings_in(document)
-    refuse_unused(given, policy_class)
-    settings = policy_class.settings_class().updated(given, policy_class.__name__)
-    options = policy_class.make_options(document.get("policy_kwargs", {}))
-    arguments = parse(
-        _argument_class(document, settings, policy, options), argv, "imel train", _DESCRIPTION
-    )
+    settings = policy_class.make_settings(settings_in(document))
+    arguments = parse(_argument_class(document, settings), argv, "imel train", _DESCRIPTION)
     chosen = {f.name: getattr(arguments, f.name) for f in fields(arguments)}
     plan = Plan(
         env=chosen["env"],
         run=checked(chosen["run"]),
-        settings=settings.updated(vars(chosen["settings"]), policy_class.__name__),
-        policy_kwargs=asdict(chosen[policy]),
+        settings=policy_class.make_settings(vars(chosen["settings"])),
     )
-    policy_class.check_settings(plan.settings)
-    plan.policy_class.make_options(plan.policy_kwargs)
     return plan, chosen["files"]
 
 
@@ -124,9 +114,7 @@ def _with_environments(argv: Sequence[str]) -> list[str]:
     return [number if pair == ("--n-envs", "auto") else pair[1] for pair in pairs]
 
 
-def _argument_class(
-    document: Mapping[str, Any], settings: Settings, policy: str, options: Any
-) -> type[Any]:
+def _argument_class(document: Mapping[str, Any], settings: Settings) -> type[Any]:
     """The dataclass whose fields are the command line, with the defaults that hold here."""
     run = {f.name: document[f.name] for f in fields(RunArguments) if f.name in document}
     environment = Annotated[
@@ -135,7 +123,6 @@ def _argument_class(
         tyro.conf.arg(metavar="ENV", help="Environment id, such as Pendulum-v1."),
     ]
     groups = {"run": RunArguments(**run), "files": FileArguments(), "settings": settings}
-    groups[policy] = options
     columns = [(name, type(group), field(default=group)) for name, group in groups.items()]
     env: Any = ("env", environment, field(default=document.get("env", tyro.MISSING)))
     return make_dataclass("TrainArguments", [env, *columns], frozen=True)
@@ -188,7 +175,8 @@ def resume_run(folder: Path, plan: Plan, allow_differences: bool, fall_back: boo
     with layout.reopened(folder):
         stored = layout.read_table(folder / layout.CONFIG)
         found = differences(outcome_of(stored), outcome_of(plan.as_json()))
-        path = latest_checkpoint(folder / layout.CHECKPOINTS, fall_back)
+        newest = latest_checkpoint(folder / layout.CHECKPOINTS, fall_back)
+        path = None if newest is None else newest.path
         finished = _finished_model(folder, plan)
         model_file = None if finished is None else folder / layout.MODEL
         for file in (file for file in (path, model_file) if file is not None):

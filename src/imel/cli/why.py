@@ -22,7 +22,7 @@ from imel.environments.playing import environment_of, play_policy
 from imel.errors import SettingsError
 from imel.explain import Explanation, LessonExplanation, explain, familiarity_of
 from imel.pictures.why_frames import Why, why_figure
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy
 from imel.policies.names import names_of
 from imel.runs.evaluation import EVALUATION_SEED
 
@@ -74,7 +74,7 @@ def run(argv: Sequence[str]) -> int:
         raise SettingsError(f"{arguments.frame} is not the name of a .png file")
     stored = arguments.open(memories=1)
     env, seed, count = stored.environment(), arguments.seed, arguments.memories
-    policy = ImelPolicy.load(str(stored.model_path))
+    policy = Policy.load(stored.model_path)
     left_out = _left_out(policy, arguments)
     with environment_of(policy, env) as played:
         states = np.array([decision.state for decision, _ in play_policy(played, policy, seed)])
@@ -103,9 +103,7 @@ def run(argv: Sequence[str]) -> int:
     return 0
 
 
-def choose_steps(
-    policy: ImelPolicy, states: NDArray[Any], step: int | None
-) -> list[tuple[str, int]]:
+def choose_steps(policy: Policy, states: NDArray[Any], step: int | None) -> list[tuple[str, int]]:
     """Return the step asked for, or the first of the most and of the least familiar ones."""
     last = len(states) - 1
     if step is not None:
@@ -119,10 +117,10 @@ def choose_steps(
     return [(name, place) for place, name in reversed(chosen.items())]
 
 
-def _left_out(policy: ImelPolicy, arguments: WhyArguments) -> dict[str, tuple[int, ...]]:
+def _left_out(policy: Policy, arguments: WhyArguments) -> dict[str, tuple[int, ...]]:
     """Return what `explain` is to do without; refuse the flag of the other kind of policy."""
     lessons, episodes = arguments.without_lesson, arguments.without_episode
-    taught = isinstance(policy, RidgePolicy)
+    taught = policy.lessons is not None
     if taught and episodes:
         raise SettingsError("the policy is a sum of lessons: leave some out by --without-lesson")
     if lessons and not taught:

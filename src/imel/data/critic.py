@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from imel.policies.paper.interpolator import mlp
-from imel.policies.ridge.features import tanh_
+from imel.data.arithmetic import mlp, tanh_
 from imel.settings import Settings
 
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from imel.datasets.columns import Array, Columns, Kind, Logged, checked
 from imel.errors import ImelError, nearest_name
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 _TOLERANCE = 1e-4
 """By how much of its range an action may lie outside, for rounding."""
@@ -34,7 +34,7 @@ class Episode:
     stds: Array | None = None  # [T, d_a]
 
 
-def logged_episodes(episodes: Sequence[Any], policy: ImelPolicy, source: str) -> Logged:
+def logged_episodes(episodes: Sequence[Any], policy: Policy, source: str) -> Logged:
     """Episodes, or tables and objects with the same names, as rows; refused if they do not fit."""
     if not len(episodes):
         raise ImelError(f"{source} holds no episodes")
@@ -58,7 +58,7 @@ def logged_episodes(episodes: Sequence[Any], policy: ImelPolicy, source: str) ->
     return Logged(columns, kind, rewarded)
 
 
-def require_same_actions(space: Any, policy: ImelPolicy, source: str) -> None:
+def require_same_actions(space: Any, policy: Policy, source: str) -> None:
     """Refuse actions that were logged for another range: they would mean something else here."""
     mine = policy.action_space
     same = mine == space
@@ -99,7 +99,7 @@ def _episode(given: Any, source: str) -> Episode:
     return episode
 
 
-def _rows(episode: Episode, policy: ImelPolicy, source: str, number: int) -> Columns:
+def _rows(episode: Episode, policy: Policy, source: str, number: int) -> Columns:
     where, count = f"{source}, episode {number}", len(episode.actions)
     states = _states(episode.observations, policy, where)
     rows = {
@@ -130,7 +130,7 @@ def _rows(episode: Episode, policy: ImelPolicy, source: str, number: int) -> Col
     return checked(known, *widths, where)
 
 
-def _states(observations: Array, policy: ImelPolicy, where: str) -> Array:
+def _states(observations: Array, policy: Policy, where: str) -> Array:
     """Return raw states; vectors are checked with the other columns."""
     if policy.features_extractor is None:
         return observations

@@ -20,7 +20,7 @@ from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, chec
 from imel.datasets.episodes import logged_episodes, require_same_actions
 from imel.errors import ImelError, one_line
 from imel.extras import require
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 _PREFIX = "imel_"
 _IN_INFOS = {
@@ -46,7 +46,7 @@ def minari_path(dataset_id: str) -> Path:
 def write_minari(
     dataset_id: str,
     columns: Columns,
-    policy: ImelPolicy,
+    policy: Policy,
     env_id: str | None,
     document: Mapping[str, Any],
     seeds: Sequence[int] | None = None,
@@ -96,7 +96,7 @@ def _recoverable(env_id: str | None) -> str | None:
     return env_id
 
 
-def _episode(columns: Columns, rows: Array, policy: ImelPolicy) -> dict[str, Any]:
+def _episode(columns: Columns, rows: Array, policy: Policy) -> dict[str, Any]:
     """The fields of a Minari episode."""
     states, nexts = columns["states"][rows], columns["next_states"][rows]
     terminated = columns["terminated"][rows].astype(bool)
@@ -120,7 +120,7 @@ def _padded(column: Array) -> Any:
     return list(padded) if column.ndim == 1 else padded  # Minari's Arrow format wants lists
 
 
-def read_minari(dataset: Any, policy: ImelPolicy) -> Logged:
+def read_minari(dataset: Any, policy: Policy) -> Logged:
     """A dataset, ours with its annotations or anybody's as demonstrations."""
     source = f"the Minari dataset {dataset.id}"
     require_same_actions(dataset.action_space, policy, source)

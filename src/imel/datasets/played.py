@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from imel.checkpoints.saving import SavedAlgorithm
+from imel.algorithm import IMeL
 from imel.data.advantage import estimate_advantages
 from imel.datasets.columns import Array, Columns
 from imel.datasets.episodes import Episode
@@ -56,7 +56,7 @@ def _recorded(env: Environment, act: Callable[[Any], Any], seed: int) -> Episode
     )
 
 
-def play_episodes(model: SavedAlgorithm, env_id: str, seeds: list[int]) -> Columns:
+def play_episodes(model: IMeL, env_id: str, seeds: list[int]) -> Columns:
     """One episode for each seed.
 
     The improved mean is the mean: an action that is the mean asks for no change. The advantage is
@@ -67,7 +67,7 @@ def play_episodes(model: SavedAlgorithm, env_id: str, seeds: list[int]) -> Colum
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _columns(model: SavedAlgorithm, env: Environment, seed: int, number: int) -> Columns:
+def _columns(model: IMeL, env: Environment, seed: int, number: int) -> Columns:
     decisions, steps = zip(*play_policy(env, model.policy, seed), strict=True)
     states, means, stds, actions = map(np.array, zip(*decisions, strict=True))
     count, last = len(steps), steps[-1]
@@ -91,14 +91,14 @@ def _columns(model: SavedAlgorithm, env: Environment, seed: int, number: int) ->
     }
 
 
-def _advantages(model: SavedAlgorithm, seen: Array, rewards: Array, terminated: Array) -> Array:
+def _advantages(model: IMeL, seen: Array, rewards: Array, terminated: Array) -> Array:
     states = model.policy.normaliser(torch.from_numpy(seen).to(model.policy.device))
     with torch.no_grad():
         values = model.critic(states).cpu()[:, None]
     over = torch.from_numpy(terminated).bool()[:, None]
     ended = over.clone()
     ended[-1] = True
-    scaled = model.return_scale.scale(torch.from_numpy(rewards)[:, None])
+    scaled = model.learner.return_scale.scale(torch.from_numpy(rewards)[:, None])
     advantages, _ = estimate_advantages(
         scaled, values[:-1], values[1:], over, ended, model.gamma, model.gae_lambda, "gae"
     )

@@ -14,13 +14,13 @@ from imel.datasets.minari_files import minari_path, read_minari
 from imel.datasets.tables import read_parquet
 from imel.errors import ImelError, one_line
 from imel.extras import require
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 Dataset = str | os.PathLike[str] | Sequence[Episode | Mapping[str, Any] | Any] | Any
 """A Parquet file of `imel export`, a Minari dataset or the id of a local one, or episodes."""
 
 
-def read_dataset(dataset: Dataset, policy: ImelPolicy) -> Logged:
+def read_dataset(dataset: Dataset, policy: Policy) -> Logged:
     """Logged transitions as rows of this policy's memory; refused if they do not fit."""
     if isinstance(dataset, str | os.PathLike):
         path = Path(dataset)

@@ -20,7 +20,7 @@ from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, chec
 from imel.errors import ImelError, one_line
 from imel.extras import require
 from imel.files import write_atomically
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 _FORMAT, _SCHEMA = "imel-transitions", 1
 _KEY = b"imel"
@@ -57,7 +57,7 @@ def write_parquet(
     write_atomically(path, content.getvalue())
 
 
-def read_parquet(path: Path, policy: ImelPolicy) -> Logged:
+def read_parquet(path: Path, policy: Policy) -> Logged:
     """What `write_parquet` wrote, checked against a policy's spaces."""
     parquet, pyarrow = require("pyarrow.parquet", "datasets"), require("pyarrow", "datasets")
     try:

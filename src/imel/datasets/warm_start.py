@@ -13,33 +13,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imel.checkpoints.saving import SavedAlgorithm
 from imel.data.advantage import replayed_advantages, standardise
-from imel.data.critic import fit_critic
+from imel.data.arithmetic import denormals_flushed
 from imel.data.memory import PRIOR
 from imel.datasets.columns import Logged, trajectories
 from imel.datasets.source import Dataset, read_dataset
 from imel.errors import ImelError
-from imel.policies.paper.kernels import denormals_flushed
+from imel.learner import LearnerState
 
 _CRITIC_FITS = 5
 """Iterations' worth of gradient steps for the critic."""
 
 
-def warm_start(model: SavedAlgorithm, dataset: Dataset) -> None:
+def warm_start(learner: LearnerState, dataset: Dataset) -> None:
     """Fill the memory from a dataset and fit normaliser, critic and policy to it."""
-    memory = model.policy.memory
-    if model.num_timesteps or (len(memory) and not memory.holds_prior):
+    memory = learner.policy.memory
+    if learner.num_timesteps or (len(memory) and not memory.holds_prior):
         raise ImelError("a warm start comes before the first step, and once")
-    logged = read_dataset(dataset, model.policy)
-    rows = _rows(_fitting(logged, memory.capacity), model.policy.device)
+    logged = read_dataset(dataset, learner.policy)
+    rows = _rows(_fitting(logged, memory.capacity), learner.policy.device)
     with denormals_flushed():
-        _remember(model, rows)
+        _remember(learner, rows)
         if logged.rewarded:
-            advantages = _learn_values(model)
+            advantages = _learn_values(learner)
             if logged.kind == "acted":  # improved ones keep theirs, imitated ones have none
                 memory.column("advantages").copy_(advantages)
-        model.update.warm_start(model, logged)
+        learner.update.warm_start(logged)
 
 
 def _fitting(logged: Logged, capacity: int) -> dict[str, np.ndarray]:
@@ -77,41 +76,39 @@ def _rows(columns: dict[str, np.ndarray], device: torch.device) -> dict[str, Ten
     }
 
 
-def _remember(model: SavedAlgorithm, rows: dict[str, Tensor]) -> None:
+def _remember(learner: LearnerState, rows: dict[str, Tensor]) -> None:
     """Take the rows in, iteration by iteration, and let the moments of states see them."""
-    memory = model.policy.memory
+    memory = learner.policy.memory
     iterations = rows.pop("iterations")
     for iteration in torch.unique(iterations).tolist():
         some = {name: column[iterations == iteration] for name, column in rows.items()}
         memory.add(some, iteration)
-    model.policy.normaliser.update(rows["states"])
-    model.policy.normaliser.refresh()
-    model.policy.invalidate()
-    model.clock.next_episode = max(model.clock.next_episode, int(rows["episodes"].max()) + 1)
+    learner.policy.normaliser.update(rows["states"])
+    learner.policy.normaliser.refresh()
+    learner.policy.invalidate()
+    learner.clock.next_episode = max(learner.clock.next_episode, int(rows["episodes"].max()) + 1)
 
 
-def _learn_values(model: SavedAlgorithm) -> Tensor:
+def _learn_values(learner: LearnerState) -> Tensor:
     """Fit V^w and the returns' scale to the memories; the advantages they then have."""  # [N]
-    settings, policy = model.settings, model.policy
+    policy, settings = learner.policy, learner.policy.settings
     column, normaliser = policy.memory.column, policy.normaliser
     order, follows = policy.memory.in_time()
     rewards = column("rewards")[order].cpu()
-    model.return_scale.update_from(rewards[:, None], ~follows.cpu()[:, None])
-    model.return_scale.restart()
+    learner.return_scale.update_from(rewards[:, None], ~follows.cpu()[:, None])
+    learner.return_scale.restart()
     states, next_states = normaliser(column("states")), normaliser(column("next_states"))
-    scaled = model.return_scale.scale(column("rewards"))
+    scaled = learner.return_scale.scale(column("rewards"))
     alive = 1.0 - column("terminated")
     advantages = torch.empty_like(scaled)
     for fit in range(_CRITIC_FITS + 1):
         with torch.no_grad():
-            values, beyond = model.critic(states), model.critic(next_states) * alive
+            values, beyond = learner.critic(states), learner.critic(next_states) * alive
         deltas = scaled + settings.gamma * beyond - values
         advantages[order], _ = replayed_advantages(
             deltas[order], follows, torch.ones_like(deltas), settings.gamma, settings.gae_lambda
         )
         if fit < _CRITIC_FITS:
             returns = values + advantages
-            fit_critic(
-                model.critic, model.critic_optimizer, states, returns, settings, model.generator
-            )
+            learner.update.fit_critic(states, values, returns)
     return standardise(advantages, settings.advantage_clip)

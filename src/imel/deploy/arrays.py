@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 from imel.distributions import Categorical
 from imel.errors import ImelError
 from imel.files import write_atomically
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
 from imel.policies.ridge.features import REACH
 
 Arrays = dict[str, NDArray[Any]]
 
 
-def write_numpy(policy: ImelPolicy, path: Path, document: Mapping[str, Any] | None = None) -> None:
+def write_numpy(policy: Policy, path: Path, document: Mapping[str, Any] | None = None) -> None:
     """Write a `RidgePolicy` to an .npz file; `document` says what made it."""
-    if not isinstance(policy, RidgePolicy):
+    if policy.lessons is None:
         raise ImelError(f"only RidgePolicy is a few arrays; export {type(policy).__name__} as onnx")
     require_vectors(policy)
     content = io.BytesIO()
@@ -44,7 +44,7 @@ def ridge_arrays(policy: RidgePolicy) -> Arrays:
     }
 
 
-def actions(policy: ImelPolicy) -> Arrays:
+def actions(policy: Policy) -> Arrays:
     """Return the bounds of continuous actions, or the choices of discrete ones."""
     space = policy.action_space
     if isinstance(space, spaces.Box):
@@ -59,7 +59,7 @@ def actions(policy: ImelPolicy) -> Arrays:
     }
 
 
-def require_vectors(policy: ImelPolicy) -> None:
+def require_vectors(policy: Policy) -> None:
     """Refuse a policy with a features extractor, which is not exported."""
     if policy.features_extractor is not None:
         space = policy.observation_space

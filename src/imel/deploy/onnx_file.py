@@ -22,7 +22,7 @@ from imel.deploy.arrays import actions, require_vectors, ridge_arrays
 from imel.errors import ImelError
 from imel.extras import require
 from imel.files import write_atomically
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
 from imel.policies.paper.attentive import AttentionPath
 from imel.policies.paper.mki import MeanKernelInterpolation
 from imel.policies.paper.nearest import NearestNeighbours
@@ -38,7 +38,7 @@ _IR_VERSION = 7
 Array = NDArray[Any]
 
 
-def write_onnx(policy: ImelPolicy, path: Path, document: Mapping[str, Any] | None = None) -> None:
+def write_onnx(policy: Policy, path: Path, document: Mapping[str, Any] | None = None) -> None:
     """Write a policy to an .onnx file; `document` says what made it."""
     onnx = require("onnx", "onnx")
     require_vectors(policy)
@@ -127,13 +127,13 @@ class _Graph:
         return self.affine(weights, values)
 
 
-def _act(graph: _Graph, policy: ImelPolicy) -> bool:
+def _act(graph: _Graph, policy: Policy) -> bool:
     """Add everything from the observation to the action; return whether actions are discrete."""
     normaliser = policy.normaliser
     centred = graph.add("Sub", "observation", graph.constant(normaliser.centre))
     state = graph.add("Div", centred, graph.constant(normaliser.scale))
     state = graph.clip(state, normaliser.clip)
-    if isinstance(policy, RidgePolicy):
+    if policy.lessons is not None:
         mean = _ridge_mean(graph, state, policy)
     elif isinstance(policy, PaperPolicy):
         mean = _interpolated_mean(graph, state, policy)

@@ -25,7 +25,7 @@ from imel.distributed.ray_environments import RayEnvironments
 from imel.distributed.worker import Part, Step
 from imel.environments.making import make_environments
 from imel.errors import SettingsError, SpaceError
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 
 class RaySampler:
@@ -130,7 +130,7 @@ def _own(info: dict[str, Any]) -> dict[str, Any]:
 
 def _on_cpu(actor: Actor) -> Actor:
     """The policy as it is to be sent: conditioned on its memory here, and on no device."""
-    assert isinstance(actor, ImelPolicy)
+    assert isinstance(actor, Policy)
     policy = actor if actor.device.type == "cpu" else copy.deepcopy(actor).cpu()
     policy.prepare()  # once, not by every worker
     return policy

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor
 
+from imel.data.arithmetic import denormals_flushed
 from imel.data.rollout import Actor, FloatArray
 from imel.distributed.episodes import Past, make_seeded, play_again
 from imel.errors import EnvironmentFaultError
-from imel.policies.paper.kernels import denormals_flushed
 
 
 @dataclass(frozen=True)

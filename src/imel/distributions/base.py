@@ -31,8 +31,8 @@ class Distribution(ABC):
 
     width: int
     """d_a: columns of parameters and of actions."""
-    scaled: bool
-    """Whether sigma is a part of it; if not, stds are one and mean nothing."""
+    has_std: bool
+    """Whether it has a standard deviation; if not, columns of stds hold ones."""
     sizes: list[int]
     """The number of options of each choice; none where actions are continuous."""
     starts: Array

@@ -25,7 +25,7 @@ class Categorical(Distribution):
     :param shape: the shape of an action in the environment: () of a single choice
     """
 
-    scaled = False
+    has_std = False
     parameters = "logits"
     span = (0.0, 1.0)
 

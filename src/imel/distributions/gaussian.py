@@ -22,7 +22,7 @@ StdMode = Literal["advantage", "paper"]
 class Gaussian(Distribution):
     """Continuous actions around a mean; policy units map the bounds to [-1, 1]."""
 
-    scaled = True
+    has_std = True
     parameters = "mean"
     span = (-1.0, 1.0)
 

@@ -22,7 +22,7 @@ from imel.environments.envpool import make_envpool
 from imel.environments.simulators import make
 from imel.environments.workers import Maker, Workers
 from imel.errors import EnvironmentFaultError, ImelError, SettingsError
-from imel.settings.common import Backend
+from imel.settings import Backend
 
 Array = NDArray[Any]
 

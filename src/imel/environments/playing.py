@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from imel.environments.simulators import is_mujoco, make
 from imel.errors import ImelError, one_line
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.policies.names import DimensionNames, Dimensions, names_for, names_of
 
 Array = NDArray[Any]
@@ -60,7 +60,7 @@ def play(env: Environment, act: Callable[[Any], Array], seed: int) -> Iterator[S
 
 def play_policy(
     env: Environment,
-    policy: ImelPolicy,
+    policy: Policy,
     seed: int,
     sampled: bool = False,
     look: Callable[[int], None] = lambda number: None,

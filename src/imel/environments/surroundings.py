@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import warnings
 
-import torch
 from stable_baselines3.common.type_aliases import GymEnv
 from stable_baselines3.common.vec_env import VecEnv, unwrap_vec_normalize
 
-from imel.checkpoints.saving import SavedAlgorithm
 from imel.data.rollout import Sampler
 from imel.environments.making import make_environments
-from imel.errors import EnvironmentFaultError, SettingsError
-from imel.policies import check_spaces
+from imel.errors import SettingsError
+from imel.policies.spaces import check_spaces
 from imel.settings import Settings
 
 
@@ -42,28 +40,3 @@ def environments_for(
             stacklevel=4,
         )
     return env
-
-
-def survive(model: SavedAlgorithm, fault: EnvironmentFaultError) -> None:
-    """Drop the batch and what is remembered of the episode, and start the environments again.
-
-    Raises the fault if there have been too many.
-    """
-    model.faults += 1
-    if model.faults > model.settings.max_faults:
-        raise fault
-    warnings.warn(
-        f"{fault}; fault {model.faults} of {model.settings.max_faults} that are survived",
-        RuntimeWarning,
-        stacklevel=2,
-    )
-    running = torch.from_numpy(model.clock.episodes)
-    spoiled = running if fault.environment is None else running[[fault.environment]]
-    model.policy.memory.forget_episodes(spoiled)
-    model.policy.invalidate()
-    if len(model.policy.memory) == 0:
-        model.update.start(model)
-    try:
-        model.restart_environments()
-    except EnvironmentFaultError as another:
-        survive(model, another)

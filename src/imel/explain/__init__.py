@@ -13,12 +13,11 @@ import torch
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.explain.by_lessons import LessonExplanation, explain_lessons
-from imel.explain.by_memories import explain_memories
+from imel.explain.by_lessons import LessonExplanation
 from imel.explain.explanation import Explanation, Kind
 from imel.explain.familiarity import Familiarity, familiarity_of
-from imel.explain.reduced import Rows, chosen_rows, policy_without, refuse_other_family
-from imel.policies import ImelPolicy, PaperPolicy, RidgePolicy
+from imel.explain.reduced import Rows, chosen_rows, policy_without
+from imel.policies.base import Policy
 from imel.policies.names import DimensionNames, names_for
 
 __all__ = [
@@ -35,7 +34,7 @@ __all__ = [
 
 
 def explain(
-    policy: ImelPolicy,
+    policy: Policy,
     observation: NDArray[Any],
     without: Rows | None = None,
     without_episodes: Rows | None = None,
@@ -56,28 +55,16 @@ def explain(
     :param names: names of state and action dimensions; numbers if not given
     """
     states = _checked(policy, observation)
-    memories = without is not None or without_episodes is not None
-    refuse_other_family(policy, memories, without_lessons is not None)
     width = states.shape[-1]
     tensors = torch.as_tensor(states.reshape(-1, width), device=policy.device)
     named = names or names_for(None, policy.dimensions)
-    explained: list[Any]
-    if isinstance(policy, RidgePolicy):
-        if without_lessons is not None and len(without_lessons):
-            policy = policy_without(policy, lessons=without_lessons)
-        explained = list(explain_lessons(policy, tensors, named))
-    elif isinstance(policy, PaperPolicy):
-        left_out = chosen_rows(policy, without, without_episodes)
-        kept = np.flatnonzero(~left_out)
-        if left_out.any():
-            policy = policy_without(policy, left_out)
-        explained = [explain_memories(policy, kept, state[None], named) for state in tensors]
-    else:
-        raise ImelError(f"{type(policy).__name__} is neither a RidgePolicy nor a PaperPolicy")
+    if without is not None or without_episodes is not None or without_lessons is not None:
+        policy = policy.without(without_lessons, without, without_episodes)
+    explained = list(policy.explain(tensors, named))
     return explained[0] if states.ndim == 1 else explained
 
 
-def _checked(policy: ImelPolicy, observation: NDArray[Any]) -> NDArray[Any]:
+def _checked(policy: Policy, observation: NDArray[Any]) -> NDArray[Any]:
     """Return raw states; refuse what the policy cannot observe."""
     width = policy.state_dim
     given = isinstance(observation, np.ndarray) and observation.shape[-1:] == (width,)

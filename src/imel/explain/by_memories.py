@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from imel.data.experience import Context
 from imel.explain.explanation import COLUMNS, Explanation, Kind
 from imel.explain.familiarity import familiarity_of
-from imel.policies import PaperPolicy
+from imel.policies import PaperPolicy, Policy
 from imel.policies.names import DimensionNames
 from imel.policies.paper.interpolator import Weighted, effective_neighbours
 
@@ -40,7 +41,20 @@ def _first_order(policy: PaperPolicy, state: Tensor) -> tuple[Tensor, Tensor]:
     return norms, torch.einsum("aiv,iv->ia", jacobian, values.detach())
 
 
-def explain_memories(
+def explain_interpolation(
+    policy: PaperPolicy, states: Tensor, names: DimensionNames
+) -> list[Explanation]:
+    """Explain the means at raw states by the memories they are interpolated from."""
+    numbers = np.arange(len(policy.memory))
+    return [_explain(policy, numbers, state[None], names) for state in states]
+
+
+def explain_memories(policy: Policy, states: Tensor, names: DimensionNames) -> list[Explanation]:
+    """Explain the means of any policy with a memory."""
+    raise NotImplementedError
+
+
+def _explain(
     policy: PaperPolicy, numbers: NDArray[Any], state: Tensor, names: DimensionNames
 ) -> Explanation:
     """Explain the mean at one raw state [1, d_s] by the memories it is interpolated from.

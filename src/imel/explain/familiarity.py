@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 NEIGHBOURS = 5
 """A distance to memory is the mean over this many nearest ones: one alone may be a stray."""
@@ -32,7 +32,7 @@ class Familiarity:
     probability; one that is far from all of them gets zero.
     """
 
-    def __init__(self, policy: ImelPolicy) -> None:
+    def __init__(self, policy: Policy) -> None:
         memory, generator = policy.memory, torch.Generator().manual_seed(0)
         self._embed = policy.embed
         some = torch.randperm(len(memory), generator=generator)[:_SEARCHED].to(policy.device)
@@ -70,6 +70,6 @@ class Familiarity:
         return torch.cat(parts).sort().values
 
 
-def familiarity_of(policy: ImelPolicy) -> Familiarity:
+def familiarity_of(policy: Policy) -> Familiarity:
     """Return the scores of a policy as it stands; made once, and again after it has changed."""
     return policy.cached("familiarity", lambda: Familiarity(policy))

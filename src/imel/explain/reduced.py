@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explain.by_lessons import lesson_rows
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
 
-P = TypeVar("P", bound=ImelPolicy)
+P = TypeVar("P", bound=Policy)
 R = TypeVar("R", bound=RidgePolicy)
 
 Rows = Sequence[int] | Sequence[bool] | NDArray[Any]
@@ -46,20 +46,19 @@ def policy_without(
     :param lessons: episodes whose lessons are taken back (`RidgePolicy`); an episode that was
         merged into a period is taken back with the whole of it
     """
-    refuse_other_family(policy, rows is not None or episodes is not None, lessons is not None)
-    if isinstance(policy, RidgePolicy):
-        return _without_lessons(policy, [] if lessons is None else lessons)
+    return policy.without(lessons, rows, episodes)
+
+
+def without_memories(policy: P, rows: Rows | None = None, episodes: Rows | None = None) -> P:
+    """Return a copy of the policy that lacks some rows of the memory, or those of some episodes."""
     left_out = torch.as_tensor(np.flatnonzero(chosen_rows(policy, rows, episodes)))
     memory = copy.deepcopy(policy.memory)
     memory.forget_rows(left_out)
-    # What is in the memo is not copied: of the memory there is a smaller one, and what is
-    # conditioned on the whole of it is of no use
-    memo: dict[int, Any] = {id(policy.memory): memory}
-    memo[id(policy.cache)] = {}
-    return copy.deepcopy(policy, memo)
+    return copy.deepcopy(policy, {id(policy.memory): memory, id(policy.cache): {}})
 
 
-def _without_lessons(policy: R, lessons: Rows) -> R:
+def without_lessons(policy: R, lessons: Rows) -> R:
+    """Return a copy of the policy from whose coefficients some lessons are subtracted."""
     taken = torch.as_tensor(chosen_lessons(policy, lessons), device=policy.device)
     reduced = copy.deepcopy(policy, {id(policy.cache): {}})
     column = reduced.lessons.column("coefficients")
@@ -81,23 +80,8 @@ def chosen_lessons(policy: RidgePolicy, lessons: Rows) -> NDArray[Any]:
     return np.unique(lesson_rows(firsts, counts, episodes))
 
 
-def refuse_other_family(policy: ImelPolicy, memories: bool, lessons: bool) -> None:
-    """Refuse to leave out of a policy what it is not made of."""
-    name = type(policy).__name__
-    if isinstance(policy, RidgePolicy) and memories:
-        raise ImelError(
-            f"{name} is a sum of lessons, which stay when memories go: leave out lessons by "
-            "policy_without(lessons=[...]) or explain(..., without_lessons=[...])"
-        )
-    if not isinstance(policy, RidgePolicy) and lessons:
-        raise ImelError(
-            f"{name} has memories and no lessons: leave out memories by without=[...] (rows) or "
-            "without_episodes=[...]"
-        )
-
-
 def chosen_rows(
-    policy: ImelPolicy, rows: Rows | None = None, episodes: Rows | None = None
+    policy: Policy, rows: Rows | None = None, episodes: Rows | None = None
 ) -> NDArray[np.bool_]:
     """A mask over the memory of what is to be left out; something has to remain."""
     remembered = policy.memory.column("episodes").cpu().numpy()

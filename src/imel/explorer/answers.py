@@ -72,7 +72,7 @@ def _describe_lessons(
     order = np.argsort(-np.abs(signed), kind="stable")
     listed = order[~insight.forgotten[rows[order]]][:_LISTED]
     alike = insight.alike(state, rows[listed])
-    lessons, scaled = why.lessons, why.distribution.scaled
+    lessons, scaled = why.lessons, why.distribution.has_std
     document = {
         "mean": why.mean.tolist(),
         "std": (insight.left.std if scaled else 0.0 * insight.left.std).tolist(),

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from imel.errors import ImelError
 from imel.explain import familiarity_of, policy_without
-from imel.policies import ImelPolicy, MkiPolicy, PaperPolicy
+from imel.policies import MkiPolicy, PaperPolicy, Policy
 from imel.policies.names import DimensionNames
 from imel.policies.paper.interpolator import Weighted, effective_neighbours
 
@@ -53,7 +53,7 @@ class Insight:
     """What its rows are: the points of the map, which can be forgotten."""
 
     def __init__(
-        self, policy: ImelPolicy, names: DimensionNames, forgotten: Array | None = None
+        self, policy: Policy, names: DimensionNames, forgotten: Array | None = None
     ) -> None:
         self.policy, self.names = policy, names
         self.rows = self._count()
@@ -64,7 +64,7 @@ class Insight:
     def _count(self) -> int:
         return len(self.policy.memory)
 
-    def _reduced(self) -> ImelPolicy:
+    def _reduced(self) -> Policy:
         return policy_without(self.policy, self.forgotten)
 
     def require_memories(self) -> None:
@@ -137,7 +137,7 @@ class Insight:
         mean, std = (part[0].cpu().numpy() for part in self.left.act(states))
         score = float(familiarity_of(self.left)(states)[0])
         familiarity = None if np.isnan(score) else score
-        if not self.policy.distribution.scaled:
+        if not self.policy.distribution.has_std:
             std = np.zeros_like(std)
         answer = Answer(mean, std, familiarity)
         assert isinstance(self.left, PaperPolicy)

@@ -20,7 +20,7 @@ from imel.explain.reduced import lesson_sizes
 from imel.explorer.insight import Colour, Insight, Projection
 from imel.explorer.memory_map import Colouring, Plane, plane_through, scaled_colours
 from imel.pictures.lesson_figures import spread
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
 from imel.policies.names import DimensionNames
 
 Array = NDArray[Any]
@@ -44,7 +44,7 @@ class LessonInsight(Insight):
     def _count(self) -> int:
         return len(self.policy.lessons)
 
-    def _reduced(self) -> ImelPolicy:
+    def _reduced(self) -> Policy:
         return policy_without(self.policy, lessons=self.lessons("episodes")[self.forgotten])
 
     @property
@@ -99,9 +99,9 @@ class LessonInsight(Insight):
         return samples[row, number].cpu().numpy()
 
 
-def insight_of(policy: ImelPolicy, names: DimensionNames) -> Insight:
+def insight_of(policy: Policy, names: DimensionNames) -> Insight:
     """Return what is asked of a policy: about its lessons, or about its memories."""
-    return (LessonInsight if isinstance(policy, RidgePolicy) else Insight)(policy, names)
+    return (LessonInsight if policy.lessons is not None else Insight)(policy, names)
 
 
 def make_lesson_plane(insight: LessonInsight, projection: Projection) -> Plane:

@@ -26,7 +26,7 @@ from imel.explorer.jobs import Job, Jobs
 from imel.explorer.lessons import LessonInsight, insight_of, lesson_colours, make_lesson_plane
 from imel.explorer.memory_map import Colouring, Plane, colouring, make_plane
 from imel.pictures.rendering import UnclearStateError, picture, pose
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.policies.names import DimensionNames
 from imel.runs.evaluation import evaluate
 from imel.runs.stored import StoredRun
@@ -116,7 +116,7 @@ class Session:
         stored = self.run.models[number]
         if stored.problem is not None:
             raise ImelError(stored.problem)
-        policy = ImelPolicy.load(str(stored.path))
+        policy = Policy.load(str(stored.path))
         self._names = self._names or names_in(self.run.env, policy.dimensions)
         return insight_of(policy, self._names)
 

@@ -18,7 +18,7 @@ from scipy.stats import bootstrap
 from imel.checkpoints import checkpoint
 from imel.errors import ImelError
 from imel.extras import require
-from imel.policies import POLICIES
+from imel.registry import loaded_policy
 from imel.runs.layout import (
     CONFIG,
     CURVE,
@@ -155,8 +155,8 @@ The model is a safetensors file with a checksum for every tensor. Loading it run
 
 def _training(manifest: Mapping[str, Any], env: str | None, config: Mapping[str, Any]) -> str:
     """The settings that are not those of a plain `imel train`."""
-    policy_class = POLICIES.get(manifest["policy"])
-    usual = {} if policy_class is None else policy_class.settings_class().as_json()
+    policy_class = loaded_policy(manifest["policy"])
+    usual = {} if policy_class is None else policy_class.Settings().as_json()
     settings = {n: v for n, v in manifest["settings"].items() if usual.get(n) != v}
     rows = {
         "environment": env or "unknown",

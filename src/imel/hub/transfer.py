@@ -25,7 +25,7 @@ from imel.errors import ImelError
 from imel.extras import require
 from imel.files import write_atomically
 from imel.hub.card import model_card
-from imel.policies import POLICIES
+from imel.registry import loaded_policy
 from imel.runs.layout import (
     CONFIG,
     CURVE,
@@ -248,7 +248,7 @@ def _limit(name: str) -> int:
 def check_files(folder: Path) -> None:
     """Refuse a damaged model, and files that are not what their names say."""
     manifest = read_own(folder / MODEL, folder)
-    if manifest["policy"] in POLICIES:  # a class of somebody's own is not here to be asked
+    if loaded_policy(manifest["policy"]) is not None:  # somebody's own cannot be asked
         IMeL.load(folder / MODEL)
     config, evaluation = read_table(folder / CONFIG), read_evaluation(folder / EVALUATION)
     claimed = {"env": config.get("env"), "timesteps": manifest["progress"]["num_timesteps"]}

@@ -14,7 +14,7 @@ from matplotlib.ticker import EngFormatter
 
 from imel.errors import ImelError
 from imel.pictures.nearby import draw_episodes
-from imel.pictures.style import BELOW, BLUE, RED, Array, styled
+from imel.pictures.style import BELOW, BLUE, RED, Array, Keywords, styled
 from imel.runs.layout import read_evaluation, read_evaluations
 
 
@@ -88,7 +88,7 @@ def curve_figure(curve: LearningCurve) -> Figure:
         axes.plot(steps, means, "o-", markersize=4, linewidth=1.3, color=RED, label=label)
     if (last := curve.evaluation) is not None:
         label = f"deterministic, {last.episodes} episodes: {last.mean:.1f} ± {last.std:.1f}"
-        style = {"fmt": "D", "markersize": 7, "capsize": 5, "color": RED, "label": label}
+        style: Keywords = {"fmt": "D", "markersize": 7, "capsize": 5, "color": RED, "label": label}
         axes.errorbar(last.steps, last.mean, yerr=last.std, **style)
     axes.set_xlim(left=0.0)
     if axes.get_legend_handles_labels()[0]:

@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from imel.pictures.nearby import draw_episodes
-from imel.pictures.style import BELOW, BLUE, GREEN, GREY, ORANGE, RED, styled
+from imel.pictures.style import BELOW, BLUE, GREEN, GREY, ORANGE, RED, Keywords, styled
 from imel.runs.lessons import Deletion
 
 Array = NDArray[Any]
@@ -61,7 +61,7 @@ def _draw_returns(axes: Axes, lessons: Columns, ends: Array, largest: Array) -> 
     whole = whole if whole.any() else ~whole
     draw_episodes(axes, ends[whole], lessons["returns"][whole], BLUE, "episodes")
     label = f"the {len(largest)} largest lessons"
-    dots = {"s": 42, "color": RED, "edgecolors": "white", "linewidths": 0.8, "zorder": 4}
+    dots: Keywords = {"s": 42, "color": RED, "edgecolors": "white", "linewidths": 0.8, "zorder": 4}
     axes.scatter(ends[largest], lessons["returns"][largest], label=label, **dots)
     axes.set_ylabel("return of the episode")
 
@@ -71,8 +71,9 @@ def _draw_sizes(axes: Axes, lessons: Columns, ends: Array, largest: Array) -> No
     axes.vlines(ends, 0.0, sizes, colors=GREY, linewidths=1.0)
     axes.vlines(ends[largest], 0.0, sizes[largest], colors=RED, linewidths=2.2)
     for i in largest:
-        style = {"color": RED, "fontsize": 8, "rotation": 90, "ha": "center", "va": "bottom"}
-        axes.text(ends[i], sizes[i], f" {lessons['episodes'][i]}", **style)
+        place: Keywords = {"rotation": 90, "ha": "center", "va": "bottom"}
+        text = f" {lessons['episodes'][i]}"
+        axes.text(ends[i], sizes[i], text, color=RED, fontsize=8, **place)
     axes.set_ylim(0.0, 1.25 * float(sizes.max()) or 1.0)
     axes.set_ylabel("size of the lesson\n(what it adds to the action)")
 
@@ -87,7 +88,7 @@ def _draw_worth(axes: Axes, lessons: Columns, ends: Array) -> None:
         (scores < -2.0, RED, "harms"),
     ):
         if chosen.any():
-            style = {"fmt": "o", "markersize": 3, "linewidth": 0.8, "color": colour}
+            style: Keywords = {"fmt": "o", "markersize": 3, "linewidth": 0.8, "color": colour}
             axes.errorbar(ends[chosen], worth[chosen], errors[chosen], label=label, **style)
     axes.axhline(0.0, color=GREY, linewidth=0.8)
     axes.set_ylabel("worth to the return\n(± standard error)")
@@ -109,7 +110,7 @@ def deletion_figure(title: str, whole: Array, deletions: Sequence[Deletion]) -> 
         played = [whole, *(removal.returns for removal in removals)]
         means = [float(returns.mean()) for returns in played]
         errors = [float(returns.std() / max(1, len(returns) - 1) ** 0.5) for returns in played]
-        style = {"color": colour, "marker": "o", "linewidth": 2}
+        style: Keywords = {"color": colour, "marker": "o", "linewidth": 2}
         left.errorbar(names, means, yerr=errors, capsize=4, label=label, **style)
         right.plot(names, [0.0, *(removal.shift for removal in removals)], **style)
     left.set_ylabel("deterministic return (mean, standard error)")

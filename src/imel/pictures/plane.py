@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from imel.pictures.style import Array
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.policies.names import DimensionNames
 
 _LABEL_WIDTH = 72
@@ -45,7 +45,7 @@ class Plane:
         return self.inverse(self.origin + along @ self.directions)
 
 
-def state_plane(policy: ImelPolicy, states: Tensor, names: DimensionNames) -> Plane:
+def state_plane(policy: Policy, states: Tensor, names: DimensionNames) -> Plane:
     """Return the state's own two dimensions, or the principal components of some raw states."""
     if states.shape[1] != 2:
         normaliser = policy.normaliser

@@ -19,14 +19,14 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from imel.pictures.nearby import summarise_near
-from imel.pictures.style import BELOW, BLACK, BLUE, GREY, RED, Array, styled
+from imel.pictures.style import BELOW, BLACK, BLUE, GREY, RED, Array, Keywords, styled
 
 _MOST_SHOWN, _MOST_ARROWS = 300, 40
 """Experiences drawn at most, and arrows beside a map."""
 _TITLE_WIDTH = 90
 _TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50)
-_PLACES, _REACH = 160, 0.05
-"""Where a policy's line is taken, and the share of the states' extent over which it averages."""
+_SHARE = 0.1
+"""Of all states: over so many a policy's line averages."""
 _GIF_DOTS_PER_INCH, _FRAMES_PER_SECOND, _LAST = 90, 4, 6
 """The last frame of an animation stays as long as this many."""
 
@@ -75,45 +75,33 @@ def update_figure(step: UpdateStep) -> Figure:
     figure = Figure(figsize=(9.5, 5.8))
     axes = figure.subplots()
     axes.set_title(textwrap.fill(step.title, _TITLE_WIDTH))
-    draw_update(axes, step, _MOST_SHOWN, compared=True)
+    draw_update(axes, step, _MOST_SHOWN)
     figure.legend(loc=BELOW, ncols=3)
     return figure
 
 
-def draw_update(axes: Axes, step: UpdateStep, arrows: int, compared: bool) -> None:
-    """Draw mu at some states, arrows from there to mu*, and the new policy's mean near each place.
+def draw_update(axes: Axes, step: UpdateStep, arrows: int) -> None:
+    """Draw two policies at some states, their means near each place, and arrows from mu to mu*.
 
     :param arrows: how many, those of the largest changes
-    :param compared: draw a line of the old policy and dots of the new one, too; otherwise there is
-        a band around the new one's line
     """
     x, rows, largest = step.positions[:, 0], step.shown(), step.largest(arrows)
     symbol, changes = step.symbol, step.improved_means - step.old_means
-    for sign, colour, name in ((1, RED, "raised"), (-1, BLUE, "lowered")):
+    for sign, marker, colour, name in ((1, "^", RED, "raised"), (-1, "v", BLUE, "lowered")):
         of = largest[sign * changes[largest] > 0]
-        ends, style = step.improved_means[of], {"color": colour, "alpha": 0.6}
+        ends, style = step.improved_means[of], Keywords(color=colour, alpha=0.6)
         label = f"{symbol} → {symbol}*, {name}"
         axes.vlines(x[of], step.old_means[of], ends, linewidth=0.9, label=label, **style)
-        axes.scatter(x[of], ends, s=7, linewidths=0, marker="^" if sign > 0 else "v", **style)
-    places = np.linspace(x.min(), x.max(), _PLACES)
-    for new, means, colour, dashes in (
-        (False, step.old_means, GREY, "--"),
-        (True, step.policy_means, BLACK, "-"),
+        axes.scatter(x[of], ends, s=7, linewidths=0, marker=marker, **style)
+    dots, wide = Keywords(s=10, alpha=0.6, linewidths=0, zorder=3), Keywords(lw=2.3, zorder=4)
+    for means, name, colour, dashes in (
+        (step.old_means, f"old policy {symbol}", GREY, "--"),
+        (step.policy_means, "new policy", BLACK, "-"),
     ):
-        name = "new policy" if new else f"old policy {symbol}"
-        if compared or not new:
-            dots = {"s": 10, "color": colour, "alpha": 0.6, "linewidths": 0, "zorder": 3}
-            axes.scatter(x[rows], means[rows], label=f"{name} at a state", **dots)
-        if compared or new:
-            line = summarise_near(x, means, places, _REACH, (10.0, 90.0))
-            label = f"{name}, mean near there"
-            style = {"color": colour, "linestyle": dashes, "linewidth": 2.3, "zorder": 4}
-            axes.plot(line.places, line.mean, label=label, **style)
-        if new and not compared:
-            band = {"color": colour, "alpha": 0.13, "linewidth": 0, "label": "10–90 % near there"}
-            axes.fill_between(line.places, line.low, line.high, **band)
-    axes.set_xlabel(step.axis_labels[0])
-    axes.set_xlim(*np.percentile(x, [0.5, 99.5]))
+        axes.scatter(x[rows], means[rows], color=colour, label=f"{name} at a state", **dots)
+        near, label = summarise_near(x, means, _SHARE), f"{name}, mean near there"
+        axes.plot(near.places, near.mean, dashes, color=colour, label=label, **wide)
+    axes.set(xlabel=step.axis_labels[0], xlim=np.percentile(x, [0.5, 99.5]))
     _scale_actions(axes, step)
 
 
@@ -158,19 +146,19 @@ def surface_figure(surface: PolicySurface) -> Figure:
     left.set_title(f"the policy, and memories coloured by their improved {improved}")
     draw_map(left, surface)
     right.set_title("the memories' improvement, and the policy made of it")
-    draw_update(right, surface, _MOST_ARROWS, compared=False)
-    figure.legend(loc=BELOW, ncols=5)
+    draw_update(right, surface, _MOST_ARROWS)
+    figure.legend(loc=BELOW, ncols=6)
     return figure
 
 
 def draw_map(axes: Axes, surface: PolicySurface, bar: bool = True) -> None:
     """Draw the policy over the plane and its memories, with or without a colour bar."""
-    colours = {"cmap": "coolwarm", "norm": Normalize(*surface.span), "rasterized": True}
+    colours: Keywords = {"cmap": "coolwarm", "norm": Normalize(*surface.span), "rasterized": True}
     grid = surface.x, surface.y, surface.means
     image = axes.pcolormesh(*grid, shading="gouraud", **colours)
     rows = surface.shown()
-    dots = {"s": 16, "edgecolors": "black", "linewidths": 0.5, "zorder": 3}
-    axes.scatter(*surface.positions[rows].T, c=surface.improved_means[rows], **dots, **colours)
+    (x, y), improved = surface.positions[rows].T, surface.improved_means[rows]
+    axes.scatter(x, y, 16, improved, edgecolors="black", linewidths=0.5, zorder=3, **colours)
     axes.grid(False)
     axes.spines[:].set_visible(True)
     axes.set(xlim=surface.x[[0, -1]], xlabel=surface.axis_labels[0])

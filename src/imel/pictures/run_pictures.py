@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from imel.algorithm import IMeL
@@ -20,10 +21,10 @@ from imel.pictures.curve import curve_figure, read_curve
 from imel.pictures.plane import Plane, as_array, principal_plane, state_plane
 from imel.pictures.policy_figures import PolicySurface, UpdateStep, surface_figure
 from imel.pictures.style import Array
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.policies.names import DimensionNames
 from imel.runs import layout
-from imel.runs.stored import StoredModel, StoredRun, find_run
+from imel.runs.stored import StoredModel, StoredRun
 
 _CELLS = 140
 """Points of a map along each axis."""
@@ -52,13 +53,12 @@ def draw_run(
     return [folder / name for name in figures]
 
 
-def update_step(place: Path, iteration: int | None, action: int | None) -> UpdateStep:
+def update_step(run: StoredRun, iteration: int | None, action: int | None) -> UpdateStep:
     """Return the last update before a checkpoint, from what its memory holds."""
-    run = find_run(place)
     name, models = _models_of(run)
     wanted = max(models) if iteration is None else iteration
     nearest = min(models, key=lambda known: abs(known - wanted))
-    policy = ImelPolicy.load(str(models[nearest].path))
+    policy = Policy.load(models[nearest].path)
     memory = policy.memory
     if not len(memory) or memory.holds_prior:
         raise ImelError(f"{models[nearest].path.name} has made no update yet")
@@ -70,18 +70,17 @@ def update_step(place: Path, iteration: int | None, action: int | None) -> Updat
     return UpdateStep(**_experiences(policy, title, names, action, plane, newest))
 
 
-def training_surfaces(place: Path, action: int | None) -> list[PolicySurface]:
+def training_surfaces(run: StoredRun, action: int | None) -> list[PolicySurface]:
     """Compute the policy of every checkpoint over the plane of the last one."""
-    run = find_run(place)
     name, models = _models_of(run)
     if len(models) < 2:
         raise ImelError(
-            f"{place} has a single model: an animation needs more checkpoints. Train with "
+            f"{run.place} has a single model: an animation needs more checkpoints. Train with "
             "--checkpoint-every 5 --checkpoints-kept 100"
         )
     chosen = np.unique(np.linspace(0, len(models) - 1, _MOST_FRAMES).astype(int))
     shown = [list(models.values())[i] for i in chosen]
-    policies = [ImelPolicy.load(str(model.path)) for model in shown]
+    policies = [Policy.load(model.path) for model in shown]
     names = names_in(run.env, policies[-1].dimensions)
     view = view_of(policies, names)
     last = policy_surface(policies[-1], name, names, action, view)
@@ -102,7 +101,7 @@ def _models_of(run: StoredRun) -> tuple[str, dict[int, StoredModel]]:
     return ", ".join(filter(None, [run.env, run.title])), dict(sorted(known.items()))
 
 
-def view_of(policies: Sequence[ImelPolicy], names: DimensionNames) -> View:
+def view_of(policies: Sequence[Policy], names: DimensionNames) -> View:
     """Return the plane of the last policy, as far as the memories of all policies reach."""
     remembered = [policy.memory.column("states") for policy in policies]
     plane = state_plane(policies[-1], remembered[-1], names)
@@ -114,7 +113,7 @@ def view_of(policies: Sequence[ImelPolicy], names: DimensionNames) -> View:
 
 
 def policy_surface(
-    policy: ImelPolicy,
+    policy: Policy,
     title: str,
     names: DimensionNames,
     action: int | None = None,
@@ -130,7 +129,7 @@ def policy_surface(
 
 
 def _experiences(
-    policy: ImelPolicy,
+    policy: Policy,
     title: str,
     names: DimensionNames,
     action: int | None,
@@ -158,7 +157,7 @@ def _experiences(
 
 
 def _choose_action(
-    policy: ImelPolicy, improved: Array, names: DimensionNames, action: int | None
+    policy: Policy, improved: Array, names: DimensionNames, action: int | None
 ) -> tuple[int, str, str]:
     """Return the dimension of the action or the option that is shown, a note on it, its label."""
     count = improved.shape[1]
@@ -175,6 +174,7 @@ def _choose_action(
     return chosen, f": {number} of {count}{named}{why}", label
 
 
-def _act(policy: ImelPolicy, states: Tensor) -> Array:
+def _act(policy: Policy, states: Tensor) -> Array:
     """Compute a policy's means at many raw states, chunk by chunk."""
-    return np.concatenate([as_array(policy.act(chunk)[0]) for chunk in states.split(_CHUNK)])
+    chunks = torch.split(states, _CHUNK)
+    return np.concatenate([as_array(policy.act(chunk)[0]) for chunk in chunks])

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Keywords = dict[str, Any]
+"""Arguments of matplotlib's functions."""
 
 BLUE, RED, GREEN, ORANGE, GREY, BLACK = (
     *("#2166ac", "#d6604d", "#1b7837"),
     *("#e08214", "#8a8a8a", "#111111"),
 )
 DOTS_PER_INCH = 130
-BELOW = "outside lower center"
+BELOW: Final = "outside lower center"
 """The place of a figure's legend."""
 
 styled = rc_context(

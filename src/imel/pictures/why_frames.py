@@ -15,7 +15,7 @@ from imel.errors import ImelError
 from imel.explain import Explanation, LessonExplanation
 from imel.pictures.rendering import UnclearStateError, pixels_of, pose, prepare_drawing
 from imel.pictures.style import GREY, ORANGE, styled
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 Array = NDArray[Any]
 Why = Explanation | LessonExplanation
@@ -31,7 +31,7 @@ _SIDE, _TITLE = 2.1, 0.5
 
 
 def why_figure(
-    policy: ImelPolicy, env_id: str, seed: int, explained: Mapping[int, Why]
+    policy: Policy, env_id: str, seed: int, explained: Mapping[int, Why]
 ) -> tuple[Figure, str | None]:
     """Draw some steps of an episode, each beside what is behind it.
 
@@ -68,12 +68,12 @@ def _posed(env: Environment, state: Array) -> Array:
     return pixels_of(env)
 
 
-def _behind(policy: ImelPolicy, why: Why) -> list[tuple[str, Array]]:
+def _behind(policy: Policy, why: Why) -> list[tuple[str, Array]]:
     """Return titles and states of the first memories, or of lessons that are still remembered."""
     found: list[tuple[str, Array]] = []
     if isinstance(why, Explanation):
         for i in range(min(_MEMORIES, len(why.weights))):
-            share = "near" if why.kind == "none" else f"{why.weights[i]:.1%}"
+            share = "near" if why.kind == "none" else f"share {why.weights[i]:.1%}"
             found.append(
                 (f"{share}\nepisode {why.episodes[i]}, step {why.steps[i]}", why.states[i])
             )

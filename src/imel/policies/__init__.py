@@ -1,31 +1,21 @@
-"""Policies by name: `RidgePolicy`, the default, and the paper's."""
+"""Policies: what computes an action from a state, and how it learns from experience."""
 
-from imel.policies.base import ImelPolicy
-from imel.policies.paper.paper_policy import (
-    AnpPolicy,
-    MkiPolicy,
-    NearestPolicy,
-    NpPolicy,
-    PaperPolicy,
-    RegressorPolicy,
-)
+from imel.policies.base import Policy
+from imel.policies.paper.attentive import AnpPolicy
+from imel.policies.paper.mki import MkiPolicy
+from imel.policies.paper.nearest import NearestPolicy
+from imel.policies.paper.neural_process import NpPolicy
+from imel.policies.paper.paper_policy import PaperPolicy
+from imel.policies.paper.regressor import RegressorPolicy
 from imel.policies.ridge.ridge_policy import RidgePolicy
-from imel.policies.spaces import check_spaces
-
-POLICIES: dict[str, type[ImelPolicy]] = {
-    policy.__name__: policy
-    for policy in (RidgePolicy, MkiPolicy, NpPolicy, AnpPolicy, NearestPolicy, RegressorPolicy)
-}
 
 __all__ = [
-    "POLICIES",
     "AnpPolicy",
-    "ImelPolicy",
     "MkiPolicy",
     "NearestPolicy",
     "NpPolicy",
     "PaperPolicy",
+    "Policy",
     "RegressorPolicy",
     "RidgePolicy",
-    "check_spaces",
 ]

@@ -26,9 +26,9 @@ from imel.extras import require
 from imel.policies import MkiPolicy, NearestPolicy, NpPolicy, PaperPolicy, RegressorPolicy
 from imel.policies.paper.fit import fit_leave_one_out
 from imel.policies.paper.interpolator import Interpolator
+from imel.policies.paper.paper_policy import FitSettings
 from imel.policies.ridge.features import RandomFeatures
-from imel.policies.ridge.ridge_policy import RidgeOptions
-from imel.settings import FitSettings
+from imel.policies.ridge.ridge_policy import RidgePolicy
 
 Predict = Callable[[Tensor], Tensor]
 Fit = Callable[[Context, torch.Generator], Predict]
@@ -95,10 +95,10 @@ def _of_policy(context: Context, generator: torch.Generator, policy: type[PaperP
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**31, (), generator=generator)))
         model: Interpolator = policy.interpolator_class(
-            context.states.shape[1], context.values.shape[1], policy.options_class()
+            context.states.shape[1], context.values.shape[1], policy.Settings()
         )
     if model.learns:
-        settings = policy.settings_class()
+        settings = policy.Settings()
         assert isinstance(settings, FitSettings)
         assert isinstance(settings.learning_rate, float)
         optimizer = torch.optim.Adam(model.parameters(), settings.learning_rate)
@@ -144,7 +144,7 @@ def _fitted(model: Any, context: Context) -> Predict:
 CONTESTANTS: dict[str, Fit] = {
     "constant": _constant,
     "linear": lambda context, generator: _ridge(context, generator, 0),
-    "ridge": lambda context, generator: _ridge(context, generator, RidgeOptions().features),
+    "ridge": lambda context, generator: _ridge(context, generator, RidgePolicy.Settings().features),
     "nearest": lambda context, generator: _of_policy(context, generator, NearestPolicy),
     "mki": lambda context, generator: _of_policy(context, generator, MkiPolicy),
     "np": lambda context, generator: _of_policy(context, generator, NpPolicy),

@@ -26,11 +26,10 @@ from torch import Tensor
 from imel.data.experience import Context
 from imel.distributions import Distribution
 from imel.errors import ImelError
-from imel.policies import ImelPolicy
+from imel.policies import Policy, RidgePolicy
 from imel.probe.contestants import Fit
-from imel.settings import RidgeSettings
 
-KL = RidgeSettings().trust_region
+KL = RidgePolicy.Settings().trust_region
 """Mean KL that predicted improvements are scaled to."""
 
 
@@ -66,7 +65,7 @@ class Memories:
     distribution: Distribution
 
 
-def memories_of(policy: ImelPolicy) -> Memories:
+def memories_of(policy: Policy) -> Memories:
     """Return the memories of a policy, each improved once, from the policy that acted.
 
     A `RidgePolicy` improves memories again from where it stands. That is no fair judge: it has been

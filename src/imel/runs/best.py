@@ -19,7 +19,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from imel.algorithm import IMeL
 from imel.errors import ImelError
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.runs import layout
 from imel.runs.evaluation import evaluate
 from imel.runs.plan import Plan
@@ -107,7 +107,7 @@ def _mean(row: dict[str, Any]) -> float:
 
 
 @contextlib.contextmanager
-def _random_states_kept(policy: ImelPolicy) -> Iterator[None]:
+def _random_states_kept(policy: Policy) -> Iterator[None]:
     """Put the policy's generator and the global ones, which environments may use, back."""
     own, of_python = policy.generator.get_state(), random.getstate()
     of_numpy = np.random.get_state()  # noqa: NPY002 (not ours, and left as it was)

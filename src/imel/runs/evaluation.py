@@ -20,7 +20,7 @@ from imel.environments.making import make_environments
 from imel.environments.playing import LONGEST, play_policy
 from imel.environments.simulators import make
 from imel.errors import ImelError
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 from imel.runs.layout import VIDEO
 
 EVALUATION_SEED = 10_000
@@ -56,7 +56,7 @@ class Returns:
 
 
 def evaluate(
-    policy: ImelPolicy,
+    policy: Policy,
     env_id: str,
     episodes: int,
     seed: int = EVALUATION_SEED,
@@ -93,7 +93,7 @@ def evaluate(
     return Returns([float(value) for value in returns], [int(value) for value in lengths])
 
 
-def record_video(policy: ImelPolicy, env_id: str, folder: Path, seed: int) -> Path:
+def record_video(policy: Policy, env_id: str, folder: Path, seed: int) -> Path:
     """Play one deterministic episode into a video file in a folder."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".video-") as place:
         try:

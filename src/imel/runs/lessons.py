@@ -14,7 +14,7 @@ from imel.environments.playing import environment_of, play_policy
 from imel.explain import policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.explain.worth import PlayedEpisode
-from imel.policies import ImelPolicy, RidgePolicy
+from imel.policies import Policy, RidgePolicy
 from imel.runs.evaluation import evaluate
 
 Array = NDArray[Any]
@@ -60,7 +60,7 @@ def play_sampled(
     return played
 
 
-def visited_states(policy: ImelPolicy, env_id: str, seed: int) -> Array:
+def visited_states(policy: Policy, env_id: str, seed: int) -> Array:
     """Return the raw states of a deterministic episode."""  # [T, d_s]
     with environment_of(policy, env_id) as env:
         return np.array([decision.state for decision, _ in play_policy(env, policy, seed)])

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 import tyro
 
 from imel.errors import SettingsError, nearest_name
-from imel.policies import POLICIES, ImelPolicy
+from imel.policies import Policy
+from imel.registry import find_policy, policies, policy_names
 from imel.runs.trackers import TRACKERS, check_tracker
 from imel.settings import Settings
-from imel.settings.gone import GONE
 
 
 def _whole(text: str) -> int:
@@ -42,17 +42,14 @@ Steps = Annotated[
 ]
 """A number of environment steps on a command line: 100000 or 1e5."""
 
-_SETTINGS = {f.name for policy in POLICIES.values() for f in fields(policy.settings_class)}
-POLICY_NAMES: dict[str, type[ImelPolicy]] = {
-    name.removesuffix("Policy").lower(): policy for name, policy in POLICIES.items()
-}
+_SETTINGS = {f.name for policy in policies().values() for f in fields(policy.Settings)}
 
 
 @dataclass(frozen=True)
 class RunArguments:
     """What learns, for how long, and how it is evaluated."""
 
-    policy: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(POLICY_NAMES) + "}")] = "ridge"
+    policy: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(policy_names()) + "}")] = "ridge"
     """What learns: `ridge`, or one of the paper's policies."""
     total_timesteps: Steps = 100_000
     """Environment steps to learn for, over all environments together."""
@@ -90,10 +87,9 @@ class Plan:
     env: str
     run: RunArguments
     settings: Settings
-    policy_kwargs: Mapping[str, Any]
 
     @property
-    def policy_class(self) -> type[ImelPolicy]:
+    def policy_class(self) -> type[Policy]:
         """The policy behind the short name."""
         return find_policy(self.run.policy)
 
@@ -103,18 +99,7 @@ class Plan:
             "env": self.env,
             **asdict(self.run),
             **self.settings.as_json(),
-            "policy_kwargs": {
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in self.policy_kwargs.items()
-            },
         }
-
-
-def find_policy(name: str) -> type[ImelPolicy]:
-    """Return the policy behind a short name."""
-    if name not in POLICY_NAMES:
-        raise SettingsError(f"unknown policy '{name}'; {nearest_name(name, POLICY_NAMES)}")
-    return POLICY_NAMES[name]
 
 
 def checked(run: RunArguments) -> RunArguments:
@@ -159,12 +144,10 @@ def settings_in(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_document(document: Mapping[str, Any]) -> None:
     """Refuse unknown keys and values of the wrong type."""
-    hints = {"env": str, **typing.get_type_hints(RunArguments), "policy_kwargs": dict}
+    hints = {"env": str, **typing.get_type_hints(RunArguments)}
     for name, value in document.items():
         if name in _SETTINGS:
             continue
-        if name in GONE:
-            raise SettingsError(f"'{name}' is no setting any more: {GONE[name]}")
         if name not in hints:
             raise SettingsError(
                 f"unknown key '{name}'; {nearest_name(name, _SETTINGS | set(hints))}"

@@ -41,7 +41,6 @@ def make_model(plan: Plan) -> IMeL:
     model = IMeL(
         plan.policy_class,
         plan.env,
-        policy_kwargs=dict(plan.policy_kwargs),
         seed=plan.run.seed,
         device=plan.run.device,
         **settings,

@@ -19,12 +19,12 @@ from safetensors import SafetensorError, safe_open
 
 from imel.algorithm import IMeL
 from imel.checkpoints import checkpoint
-from imel.checkpoints.checkpoint import library_versions, path_for
-from imel.checkpoints.model_file import require_entries
+from imel.checkpoints.checkpoint import Checkpoint, library_versions, path_for
+from imel.checkpoints.model_file import require_model
 from imel.checkpoints.run_checkpoints import NAME, checkpoints_in, differences
 from imel.errors import CheckpointError, ImelError
 from imel.runs import layout
-from imel.runs.plan import POLICY_NAMES, Plan
+from imel.runs.plan import Plan
 
 _NO_MANIFEST = (AttributeError, LookupError, TypeError, ValueError)
 
@@ -164,13 +164,14 @@ def run_id_of(folder: Path) -> str | None:
 
 def read_own(path: Path, folder: Path) -> dict[str, Any]:
     """Return the manifest of a run's model or checkpoint; refuse that of another run."""
-    _, manifest = checkpoint.read(path)
-    require_entries(manifest, path)
+    file = Checkpoint.read(path)
+    require_model(file)
+    manifest = dict(file.document)
     own, other = run_id_of(folder), manifest["run"]["id"]
     if own is not None and own != other:
         raise CheckpointError(f"{path} belongs to another run ({other[:12]}), not to {own[:12]}")
     policy = layout.read_table(folder / layout.CONFIG).get("policy")
-    if policy is not None and policy != short_name(manifest["policy"]):
+    if policy is not None and policy != manifest["policy"]:
         raise CheckpointError(
             f"{path} holds a {manifest['policy']}, not the {policy} that {folder} is about"
         )
@@ -180,18 +181,11 @@ def read_own(path: Path, folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def short_name(policy: str) -> str:
-    """Return the command line's name of a policy class."""
-    names = {kind.__name__: name for name, kind in POLICY_NAMES.items()}
-    return names.get(policy, policy)
-
-
 def _choices(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was chosen for a model: its plan where a command made it, and its settings."""
     return {
         **outcome_of(manifest["run"]["plan"]),
-        "policy": short_name(manifest["policy"]),
-        "policy_kwargs": manifest["policy_kwargs"],
+        "policy": manifest["policy"],
         "seed": manifest["seed"],
         **manifest["settings"],
     }

@@ -169,6 +169,6 @@ def overrides(space: Sequence[Parameter], drawn: Values, rest: Values) -> dict[s
 
 def point(space: Sequence[Parameter], settings: Values) -> dict[str, Any]:
     """Return the point of the space at which these complete settings are."""
-    flat = {**settings, **settings["policy_kwargs"]}
+    flat = dict(settings)
     drawn = [value for parameter in space for value in parameter.drawn(flat)]
     return dict(zip(distributions(space), drawn, strict=True))

@@ -25,7 +25,8 @@ from imel.bench.run import EVALUATIONS, Run
 from imel.bench.tasks import find_task
 from imel.checkpoints.run_checkpoints import differences
 from imel.errors import ImelError
-from imel.policies.refusal import SIGMA
+from imel.registry import find_policy
+from imel.settings import marked
 from imel.tune.space import Parameter, Values, find_space, overrides, point
 
 JOURNAL = "study.jsonl"
@@ -54,7 +55,11 @@ class Problem:
     def space(self) -> tuple[Parameter, ...]:
         """What is searched; nothing about sigma where actions are discrete."""
         with contextlib.closing(find_task(self.task).make()) as env:
-            unused = () if isinstance(env.action_space, spaces.Box) else SIGMA
+            unused = (
+                ()
+                if isinstance(env.action_space, spaces.Box)
+                else marked(find_policy(self.policy).Settings, "sigma")
+            )
         return find_space(self.policy, (*self.fixed, *unused))
 
     def run(self, settings: Mapping[str, Any], seed: int) -> Run:

@@ -12,7 +12,7 @@ from stable_baselines3.common.utils import ConstantSchedule
 
 from imel import algorithm
 from imel.checkpoints.checkpoint import path_for
-from imel.policies import ImelPolicy
+from imel.policies import Policy
 
 _ALMOST_NOTHING = 1e-6
 """Where the zoo's linear schedule ends, as a share of its start; IMeL has no rate of 0."""
@@ -21,7 +21,7 @@ _ALMOST_NOTHING = 1e-6
 class IMeL(algorithm.IMeL):
     """Improved Memories Learning, with the zoo's schedules, its file names and its way to load."""
 
-    def __init__(self, policy: str | type[ImelPolicy], env: GymEnv | None, **arguments: Any):
+    def __init__(self, policy: str | type[Policy], env: GymEnv | None, **arguments: Any):
         super().__init__(policy, env, **_with_plain_schedules(arguments))
 
     def save(  # type: ignore[override]

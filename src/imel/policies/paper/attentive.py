@@ -8,38 +8,42 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from imel.data.arithmetic import mlp
 from imel.data.experience import Context
-from imel.policies.paper.interpolator import Weighted, mlp
+from imel.policies.paper.interpolator import Weighted
 from imel.policies.paper.kernels import kernel_interpolation, kernel_weights
 from imel.policies.paper.neural_process import (
     ConditionedNeuralProcess,
     DeterministicPath,
-    LatentOptions,
+    LatentSettings,
     NeuralProcess,
     pairs,
 )
+from imel.policies.paper.paper_policy import PaperPolicy
+from imel.registry import register
+from imel.settings import Range, setting
 
 
 @dataclass(frozen=True)
-class AttentiveOptions(LatentOptions):
-    """The shape of the attentive Neural Process."""
+class AnpSettings(LatentSettings):
+    """Settings of `AnpPolicy`: the attention."""
 
-    features: int = 16
+    features: int = setting(16, search=Range(4, 64))
     """Dimensions of the space in which states attend to memories."""
 
 
 class AttentiveNeuralProcess(NeuralProcess):
     """A Neural Process whose deterministic path attends to the memories most like the state."""
 
-    options: AttentiveOptions
+    settings: AnpSettings
 
     def make_path(self, state_dim: int, value_dim: int) -> DeterministicPath | None:
         """Attention in place of the mean."""
-        options = self.options
-        return AttentionPath(state_dim, value_dim, options.hidden, options.features)
+        settings = self.settings
+        return AttentionPath(state_dim, value_dim, settings.hidden, settings.features)
 
     def condition(self, context: Context) -> ConditionedAttention:
-        """Encode the memories and their keys once."""
+        """Precompute the encoded memories and their keys."""
         with torch.no_grad():
             return ConditionedAttention(self, context)
 
@@ -109,3 +113,11 @@ class ConditionedAttention(ConditionedNeuralProcess, Weighted):
         """The attention paid to each memory."""  # [T, N]
         assert isinstance(self._read, AttentionReader)
         return self._read.weights(states)
+
+
+@register("anp", label="IMeL, ANP")
+class AnpPolicy(PaperPolicy):
+    """Attentive Neural Process."""
+
+    Settings = AnpSettings
+    interpolator_class = AttentiveNeuralProcess

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,13 @@ from torch.optim import Optimizer
 
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Interpolator
-from imel.settings import FitSettings
+
+if TYPE_CHECKING:
+    from imel.policies.paper.paper_policy import FitSettings
 
 
 class Fit(NamedTuple):
-    """What a fit came to."""
+    """The result of a fit."""
 
     loss: float  # mean over the gradient steps
     gradient_steps: int

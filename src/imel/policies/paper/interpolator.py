@@ -2,21 +2,20 @@
 
 An interpolator learns which states are alike; the memories hold the behaviour. It has
 
-- `condition(context)`: what can be done once for a context is done here. The result maps states
-  to a mean, and to a std if the model has one of its own. It stands until the weights or the
+- `condition(context)`: precompute everything that depends only on the context. The result maps
+  states to a mean, and to a std if the model predicts one. It is valid until the weights or the
   memories change; then a new one is made;
 - `leave_one_out(context, targets)`: what it would answer at each target without its episode;
 - `loss(context, targets, generator)`: what leave-one-episode-out training minimises (Alg. 4).
 
 Adding one: subclass `Interpolator`, return a `Conditioned` (or a `Weighted`, if memories have a
-share in the answer), and name it in a policy of `imel.policies`. The tests' contract suite then
-checks it like the others.
+share in the answer), and name it in a subclass of `PaperPolicy`, in a file of its own.
+`imel.testing` has the contract suite that checks it like the others.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -29,7 +28,7 @@ class Prediction(NamedTuple):
     """What an interpolator answers for some states."""
 
     mean: Tensor  # [T, d_v]
-    std: Tensor | None = None  # [T, d_v], or None if the model has no opinion
+    std: Tensor | None = None  # [T, d_v], or None if no std is predicted
 
 
 class Conditioned(ABC):
@@ -71,7 +70,7 @@ class Interpolator(nn.Module, ABC):
 
     @abstractmethod
     def condition(self, context: Context) -> Conditioned:
-        """Do once what the context allows to be done once."""
+        """Precompute everything that depends only on the context."""
 
     @abstractmethod
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
@@ -90,16 +89,6 @@ class Interpolator(nn.Module, ABC):
     def learns(self) -> bool:
         """Whether there is anything to fit."""
         return next(self.parameters(), None) is not None
-
-
-def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
-    """A tanh network."""
-    layers: list[nn.Module] = []
-    width = inputs
-    for size in hidden:
-        layers += [nn.Linear(width, size), nn.Tanh()]
-        width = size
-    return nn.Sequential(*layers, nn.Linear(width, outputs))
 
 
 def effective_neighbours(weights: Tensor) -> Tensor:

@@ -10,9 +10,6 @@ with a bias for each key. Leaving an episode out is a mask on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
@@ -63,17 +60,3 @@ def kernel_interpolation(
             own = query_episodes[rows, None] == key_episodes  # [rows, N]
         answers.append(kernel_weights(queries[rows], keys, normalised, masked=own) @ values)
     return torch.cat(answers)
-
-
-@contextmanager
-def denormals_flushed() -> Iterator[None]:
-    """Treat numbers below 1e-38 as zero in this block.
-
-    The far memories of a sharp kernel have such weights, and arithmetic with them is slower.
-    """
-    before = float(torch.tensor([1e-38]) * 1e-2) == 0.0
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)

@@ -8,20 +8,29 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from imel.data.arithmetic import mlp
 from imel.data.experience import Context
-from imel.policies.paper.interpolator import Interpolator, Prediction, Weighted, mlp
+from imel.policies.paper.interpolator import Interpolator, Prediction, Weighted
 from imel.policies.paper.kernels import kernel_interpolation, kernel_weights
+from imel.policies.paper.paper_policy import InterpolatorSettings, PaperPolicy
+from imel.registry import register
+from imel.settings import Ends, Multiple, Range, setting
 
 
 @dataclass(frozen=True)
-class MkiOptions:
-    """The shape of the learned kernel."""
+class MkiSettings(InterpolatorSettings):
+    """Settings of `MkiPolicy`: the learned kernel, a longer memory, shorter steps at first."""
 
-    features: int = 8
+    memory_size: int = setting(4096, low=2, high=2**40, search=Multiple(1, 8, "rollout_size"))
+    """Capacity of the memory in transitions. The oldest rollouts are forgotten first."""
+    kl_budget: float | str = setting("3:1", scheduled=True, search=Ends(0.2, 30.0))
+    """epsilon: mean KL between improved and acting policy, over all action dimensions together.
+    A number, or `start:end` for a linear schedule over the run."""
+    features: int = setting(8, search=Range(2, 32))
     """d_z: dimensions of the feature space."""
     hidden: tuple[int, ...] = (64, 64)
     """Hidden layers of the feature network f^w."""
-    kernel_scale: float = 3.0
+    kernel_scale: float = setting(3.0, search=Range(0.5, 10.0))
     """L starts as this multiple of the identity: how sharp the kernel is at first."""
     normalised: bool = True
     """Weights sum to one (Nadaraya-Watson). `False` is the paper's plain sum, with the missing
@@ -35,13 +44,13 @@ class MeanKernelInterpolation(Interpolator):
     itself are available from the first step.
     """
 
-    def __init__(self, state_dim: int, value_dim: int, options: MkiOptions) -> None:
+    def __init__(self, state_dim: int, value_dim: int, settings: MkiSettings) -> None:
         super().__init__()
         del value_dim  # whatever is remembered is averaged as it is
-        self.options = options
-        self.network = mlp(state_dim, options.hidden, options.features)  # f^w
-        self.skip = nn.Linear(state_dim, options.features, bias=False)
-        self.L = nn.Parameter(options.kernel_scale * torch.eye(options.features))
+        self.settings = settings
+        self.network = mlp(state_dim, settings.hidden, settings.features)  # f^w
+        self.skip = nn.Linear(state_dim, settings.features, bias=False)
+        self.L = nn.Parameter(settings.kernel_scale * torch.eye(settings.features))
 
     def embed(self, states: Tensor) -> Tensor:
         """Return u = L^T z: features in which the kernel is a plain Gaussian."""  # [T, d_z]
@@ -49,7 +58,7 @@ class MeanKernelInterpolation(Interpolator):
         return z @ self.L
 
     def condition(self, context: Context) -> ConditionedKernel:
-        """Embed the memories once."""
+        """Precompute the features of the memories."""
         with torch.no_grad():
             return ConditionedKernel(self, context)
 
@@ -61,7 +70,7 @@ class MeanKernelInterpolation(Interpolator):
             context.values,
             targets.episodes,
             context.episodes,
-            normalised=self.options.normalised,
+            normalised=self.settings.normalised,
         )
         return Prediction(mean)
 
@@ -72,7 +81,7 @@ class ConditionedKernel(Weighted):
     exact: ClassVar[bool] = True
 
     def __init__(self, model: MeanKernelInterpolation, context: Context) -> None:
-        self._embed, self._normalised = model.embed, model.options.normalised
+        self._embed, self._normalised = model.embed, model.settings.normalised
         self._keys = model.embed(context.states)
         self.values = context.values
 
@@ -89,3 +98,12 @@ class ConditionedKernel(Weighted):
         """w, which sums to one over memories unless the kernel is unnormalised."""  # [T, N]
         with torch.no_grad():
             return kernel_weights(self._embed(states), self._keys, self._normalised)
+
+
+@register("mki", label="IMeL, MKI")
+class MkiPolicy(PaperPolicy):
+    """Mean Kernel Interpolation: every action is a weighted mean of remembered ones."""
+
+    Settings = MkiSettings
+    interpolator: MeanKernelInterpolation
+    interpolator_class = MeanKernelInterpolation

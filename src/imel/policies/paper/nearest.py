@@ -10,34 +10,37 @@ from torch import Tensor
 
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Interpolator, Prediction, Weighted
+from imel.policies.paper.paper_policy import ContextSettings, PaperPolicy
+from imel.registry import register
+from imel.settings import Range, setting
 
 
 @dataclass(frozen=True)
-class NearestOptions:
-    """How many memories answer."""
+class NearestSettings(ContextSettings):
+    """Settings of `NearestPolicy`."""
 
-    neighbours: int = 16
+    neighbours: int = setting(16, search=Range(1, 64))
     """Memories averaged, each with the same weight."""
 
 
 class NearestNeighbours(Interpolator):
     """y(s) = 1/k sum of the values of the k memories closest in normalised state."""
 
-    def __init__(self, state_dim: int, value_dim: int, options: NearestOptions) -> None:
+    def __init__(self, state_dim: int, value_dim: int, settings: NearestSettings) -> None:
         super().__init__()
         del state_dim, value_dim
-        self.options = options
+        self.settings = settings
 
     def condition(self, context: Context) -> ConditionedNearest:
         """Keep the memories as they are."""
-        return ConditionedNearest(context, self.options.neighbours)
+        return ConditionedNearest(context, self.settings.neighbours)
 
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The average over the closest memories of other episodes."""
         distances = _distances(targets.states, context.states)  # [T, N]
         own = targets.episodes[:, None] == context.episodes[None, :]
         distances = distances.masked_fill(own, torch.inf)
-        return Prediction(_shares(distances, self.options.neighbours) @ context.values)
+        return Prediction(_shares(distances, self.settings.neighbours) @ context.values)
 
 
 class ConditionedNearest(Weighted):
@@ -66,3 +69,11 @@ def _shares(distances: Tensor, neighbours: int) -> Tensor:
     chosen = torch.isfinite(closest.values).to(distances.dtype)
     weights = torch.zeros_like(distances).scatter_(1, closest.indices, chosen)
     return weights / weights.sum(dim=1, keepdim=True)
+
+
+@register("nearest", label="IMeL, nearest")
+class NearestPolicy(PaperPolicy):
+    """Nearest neighbours: nothing is learned but the memory."""
+
+    Settings = NearestSettings
+    interpolator_class = NearestNeighbours

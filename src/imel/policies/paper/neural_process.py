@@ -11,27 +11,34 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gaussian_nll_loss, softplus
 
+from imel.data.arithmetic import mlp
 from imel.data.experience import Context
-from imel.policies.paper.interpolator import Conditioned, Interpolator, Prediction, mlp
+from imel.policies.paper.interpolator import Conditioned, Interpolator, Prediction
+from imel.policies.paper.paper_policy import InterpolatorSettings, PaperPolicy
+from imel.registry import register
+from imel.settings import Choice, Ends, Range, setting
 
 
 @dataclass(frozen=True)
-class LatentOptions:
-    """The shape of the latent path."""
+class LatentSettings(InterpolatorSettings):
+    """Settings of every Neural Process: the latent path."""
 
     hidden: tuple[int, ...] = (128, 128)
     """Hidden layers of encoder and decoder."""
-    latent: int = 64
+    latent: int = setting(64, search=Range(8, 128))
     """Dimensions of the latent variable z."""
     min_value_std: float = 0.05
     """The decoder's sigma never falls below this."""
 
 
 @dataclass(frozen=True)
-class NeuralProcessOptions(LatentOptions):
-    """The shape of the Neural Process."""
+class NpSettings(LatentSettings):
+    """Settings of `NpPolicy`: a second path, shorter steps at first."""
 
-    deterministic: Literal["none", "mean"] = "none"
+    kl_budget: float | str = setting("2:1", scheduled=True, search=Ends(0.2, 30.0))
+    """epsilon: mean KL between improved and acting policy, over all action dimensions together.
+    A number, or `start:end` for a linear schedule over the run."""
+    deterministic: Literal["none", "mean"] = setting("none", search=Choice("none", "mean"))
     """A second, deterministic path from context to decoder beside the latent one: the mean of the
     encoded memories."""
 
@@ -63,22 +70,22 @@ class NeuralProcess(Interpolator):
 
     predicts_std: ClassVar[bool] = True
 
-    def __init__(self, state_dim: int, value_dim: int, options: LatentOptions) -> None:
+    def __init__(self, state_dim: int, value_dim: int, settings: LatentSettings) -> None:
         super().__init__()
-        self.options = options
-        width = options.hidden[-1]
-        self.encoder = mlp(state_dim + value_dim, options.hidden, width)  # h^w
-        self.to_latent = nn.Linear(width, 2 * options.latent)
+        self.settings = settings
+        width = settings.hidden[-1]
+        self.encoder = mlp(state_dim + value_dim, settings.hidden, width)  # h^w
+        self.to_latent = nn.Linear(width, 2 * settings.latent)
         self.path = self.make_path(state_dim, value_dim)
-        summary = options.latent + (width if self.path is not None else 0)
-        self.decoder = mlp(state_dim + summary, options.hidden, 2 * value_dim)  # g^w
+        summary = settings.latent + (width if self.path is not None else 0)
+        self.decoder = mlp(state_dim + summary, settings.hidden, 2 * value_dim)  # g^w
 
     def make_path(self, state_dim: int, value_dim: int) -> DeterministicPath | None:
         """What reaches the decoder beside z, if anything."""
-        assert isinstance(self.options, NeuralProcessOptions)
-        if self.options.deterministic == "none":
+        assert isinstance(self.settings, NpSettings)
+        if self.settings.deterministic == "none":
             return None
-        return MeanPath(state_dim, value_dim, self.options.hidden)
+        return MeanPath(state_dim, value_dim, self.settings.hidden)
 
     def latent(self, encoded: Tensor) -> Latent:
         """q(z | C) from the mean of the encoded memories."""
@@ -88,10 +95,10 @@ class NeuralProcess(Interpolator):
     def decode(self, states: Tensor, summary: Tensor) -> Prediction:
         """g^w(s, z): mean and sigma of the values at the states."""
         mean, raw = self.decoder(torch.cat([states, summary], dim=1)).chunk(2, dim=1)
-        return Prediction(mean, self.options.min_value_std + softplus(raw))
+        return Prediction(mean, self.settings.min_value_std + softplus(raw))
 
     def condition(self, context: Context) -> Conditioned:
-        """Encode the memories once."""
+        """Precompute the summary of the memories."""
         with torch.no_grad():
             return ConditionedNeuralProcess(self, context)
 
@@ -106,7 +113,7 @@ class NeuralProcess(Interpolator):
         L = E_{q(z|x_1:n)} [ sum_{i in T^m} -log p(y_i | x_i, z) + log q(z|x_1:n) / q(z|C^-m) ]
         """
         whole, without, sizes, member = self._posteriors(context, targets)
-        z = whole.sample((sizes.numel(), self.options.latent), generator)  # one for each episode
+        z = whole.sample((sizes.numel(), self.settings.latent), generator)  # one for each episode
         answer = self._answer(context, targets, z[member])
         assert answer.std is not None
         misfit = gaussian_nll_loss(
@@ -193,3 +200,11 @@ def left_out_means(
 def pairs(context: Context) -> Tensor:
     """(s, y)_i side by side, as the encoders take them."""
     return torch.cat([context.states, context.values], dim=1)  # [N, d_s + d_v]
+
+
+@register("np", label="IMeL, NP")
+class NpPolicy(PaperPolicy):
+    """Neural Process."""
+
+    Settings = NpSettings
+    interpolator_class = NeuralProcess

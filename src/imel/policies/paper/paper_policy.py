@@ -2,66 +2,121 @@
 
     mu(s) = interpolator(s; C),    C = {(s, mu*)_i} the memory
 
-One class for each kind of interpolator, with the settings under which that kind learns.
+Each kind of interpolator has a file with its formula, its settings and its policy.
 """
 
 from __future__ import annotations
 
-from abc import ABC
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from imel.data.advantage import Estimator
 from imel.data.experience import Context
-from imel.errors import SettingsError, SpaceError
-from imel.policies.base import ImelPolicy
-from imel.policies.paper.attentive import AttentiveNeuralProcess, AttentiveOptions
+from imel.errors import SettingsError
+from imel.policies.base import Policy
 from imel.policies.paper.interpolator import Conditioned, Interpolator
-from imel.policies.paper.mki import MeanKernelInterpolation, MkiOptions
-from imel.policies.paper.nearest import NearestNeighbours, NearestOptions
-from imel.policies.paper.neural_process import NeuralProcess, NeuralProcessOptions
-from imel.policies.paper.regressor import Regressor, RegressorOptions
-from imel.settings import (
-    ContextSettings,
-    FitSettings,
-    InterpolatorSettings,
-    MkiSettings,
-    NpSettings,
-    PaperSettings,
-)
+from imel.policies.paper.paper_update import PaperUpdate
+from imel.settings import Ends, Multiple, Range, setting
+
+if TYPE_CHECKING:
+    from imel.explain import Explanation
+    from imel.learner import LearnerState
+    from imel.policies.names import DimensionNames
+    from imel.policies.update import Update
+
+StdMode = Literal["schedule", "constant", "advantage", "paper", "model"]
+LeaveOut = Literal["sampled", "each-episode"]
 
 
-class PaperPolicy(ImelPolicy, ABC):
+@dataclass(frozen=True)
+class PaperSettings(Policy.Settings):
+    """Settings of every policy of the paper's family, with their readings (paper notes)."""
+
+    memory_size: int = setting(2048, low=2, high=2**40, search=Multiple(1, 8, "rollout_size"))
+    """Capacity of the memory in transitions. The oldest rollouts are forgotten first."""
+    gae_lambda: float = setting(0.9, high=1.0, search=Range(0.8, 0.99, log=False))
+    """Trace decay of GAE: 0 trusts the critic, 1 trusts the sampled return."""
+    advantage_clip: float = setting(3.0, low=1e-6)
+    """Advantages are centred, scaled to unit deviation and clipped at this many deviations."""
+    critic_epochs: int = setting(5, search=Range(1, 20))
+    """Passes over the data of each fit of the critic."""
+    batch_size: int = 128
+    """Minibatch of the critic's gradient steps."""
+    min_std: float = setting(0.02, low=1e-6, high=10.0, of_sigma=True)
+    """sigma never falls below this."""
+    advantage: Estimator = "gae"
+    """`gae`: standard GAE on rewards. `monte-carlo`: return minus value. `paper`: Algorithm 3 to
+    the letter, which hands GAE the return in the reward's place (paper note 4)."""
+    kl_budget: float | str = setting("6:1", scheduled=True, search=Ends(0.2, 30.0))
+    """epsilon: mean KL between improved and acting policy, over all action dimensions together.
+    A number, or `start:end` for a linear schedule over the run."""
+    std: float | str = setting("1:0.25", scheduled=True, search=Ends(0.05, 3.0), of_sigma=True)
+    """sigma of each action dimension times the square root of their number, in policy units (the
+    action range is [-1, 1]). A number, or `start:end`."""
+    std_mode: StdMode = setting("schedule", of_sigma=True)
+    """`schedule`: follow `std`. `constant`: keep its start (the paper's text). `advantage`: policy
+    gradient on sigma. `paper`: Algorithm 2 to the letter, without the advantage. `model`: the
+    interpolator's own sigma (Algorithm 1; Neural Processes only). Paper note 3."""
+    clip_means: bool = setting(False, of_sigma=True)
+    """Keep improved means within the action range, where actions still depend on them."""
+
+
+@dataclass(frozen=True)
+class ContextSettings(PaperSettings):
+    """Settings of a policy that is conditioned on its memory from the start."""
+
+    prior_size: int = 64
+    """Points of the prior context C^0, which makes the first policy and is then forgotten."""
+    prior_std: float = setting(0.1, high=10.0)
+    """Deviation of the prior context's means around zero, in policy units (paper note 5)."""
+
+
+@dataclass(frozen=True)
+class FitSettings(PaperSettings):
+    """Settings of a policy whose interpolator is learned (Alg. 4)."""
+
+    learning_rate: float | str = setting(3e-3, scheduled=True, search=Range(3e-4, 1e-2))
+    """Adam's rate for the interpolator. A number, or `start:end`."""
+    gradient_steps: int = setting(20, low=0, high=2**31, search=Range(1, 80))
+    """Gradient steps per iteration; passes over all episodes if `leave_out=each-episode`."""
+    targets_per_step: int = 256
+    """Memories predicted in one gradient step."""
+    leave_out: LeaveOut = "sampled"
+    """`sampled`: targets of many episodes in one step, each predicted without its own episode.
+    `each-episode`: one step for each left-out episode, as Algorithm 4 is written, so that short
+    episodes weigh as much as long ones (paper note 11)."""
+    max_grad_norm: float = setting(1.0, low=1e-9)
+    """Gradients longer than this are shortened to it."""
+
+
+@dataclass(frozen=True)
+class InterpolatorSettings(FitSettings, ContextSettings):
+    """Settings of a learned interpolator of memories: MKI and the Neural Processes."""
+
+
+class PaperPolicy(Policy):
     """A policy whose mean interpolates the improved means of its memory.
 
-    :param own_std: act with the interpolator's own sigma (Alg. 1) instead of the policy's
+    With `std_mode="model"` it acts with the interpolator's own sigma (Alg. 1).
     """
 
-    interpolator_class: ClassVar[type[Any]]  # of Interpolator; constructors differ in options
+    interpolator_class: ClassVar[type[Any]]
+    """Of `Interpolator`: made from the state's and the action's dimensions, and the settings."""
 
     def __init__(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        *,
-        own_std: bool = False,
-        **arguments: Any,
+        settings: Any = None,
+        **changes: Any,
     ) -> None:
-        super().__init__(observation_space, action_space, **arguments)
-        if own_std and not self.distribution.scaled:
-            raise SpaceError(f"std_mode='model' is of no use with {action_space}, without a sigma")
-        self.own_std = own_std
-        self.interpolator: Interpolator = self.interpolator_class(
-            self.state_dim, self.action_dim, self.options
-        )
-
-    @classmethod
-    def settings_arguments(cls, settings: PaperSettings) -> dict[str, Any]:
-        """Return memory size, least sigma, and whose sigma it is."""
-        own = settings.std_mode == "model"
-        return {**super().settings_arguments(settings), "own_std": own}
+        super().__init__(observation_space, action_space, settings, **changes)
+        self.own_std = self.settings.std_mode == "model"
+        self.interpolator = self.make_interpolator()
 
     @classmethod
     def check_settings(cls, settings: PaperSettings) -> None:
@@ -71,6 +126,19 @@ class PaperPolicy(ImelPolicy, ABC):
                 f"std_mode='model' needs an interpolator with a sigma of its own (NpPolicy, "
                 f"AnpPolicy), which {cls.__name__} is not"
             )
+
+    # --- what a subclass may replace ---
+
+    def make_interpolator(self) -> Interpolator:
+        """Return the interpolator; torch's global generator is seeded when it is called."""
+        made: Interpolator = self.interpolator_class(self.state_dim, self.action_dim, self.settings)
+        return made
+
+    def make_update(self, learner: LearnerState) -> Update:
+        """Return the paper's update: improve the rollout, fit the interpolator."""
+        return PaperUpdate(learner)
+
+    # --- acting ---
 
     def context(self) -> Context:
         """Return C: improved means at states normalised as they are at present."""
@@ -92,7 +160,7 @@ class PaperPolicy(ImelPolicy, ABC):
         if not self.own_std:
             return mean, self.std.expand_as(mean)
         assert own_std is not None
-        return mean, own_std.clamp_min(self.min_std)
+        return mean, own_std.clamp_min(self.settings.min_std)
 
     def embed(self, states: Tensor) -> Tensor:
         """Return the features that the interpolator compares states by."""
@@ -103,46 +171,10 @@ class PaperPolicy(ImelPolicy, ABC):
         """Condition the interpolator on the memory."""
         _ = self.conditioned
 
-    def _get_constructor_parameters(self) -> dict[str, Any]:
-        return {**super()._get_constructor_parameters(), "own_std": self.own_std}
+    # --- explaining ---
 
+    def explain(self, states: Tensor, names: DimensionNames) -> list[Explanation]:
+        """Explain the deterministic means at raw states by the memories interpolated."""
+        from imel.explain.by_memories import explain_interpolation
 
-class MkiPolicy(PaperPolicy):
-    """Mean Kernel Interpolation: every action is a weighted mean of remembered ones."""
-
-    interpolator: MeanKernelInterpolation
-    interpolator_class = MeanKernelInterpolation
-    options_class = MkiOptions
-    settings_class = MkiSettings
-
-
-class NpPolicy(PaperPolicy):
-    """Neural Process."""
-
-    interpolator_class = NeuralProcess
-    options_class = NeuralProcessOptions
-    settings_class = NpSettings
-
-
-class AnpPolicy(PaperPolicy):
-    """Attentive Neural Process."""
-
-    interpolator_class = AttentiveNeuralProcess
-    options_class = AttentiveOptions
-    settings_class = InterpolatorSettings
-
-
-class NearestPolicy(PaperPolicy):
-    """Nearest neighbours: nothing is learned but the memory."""
-
-    interpolator_class = NearestNeighbours
-    options_class = NearestOptions
-    settings_class = ContextSettings
-
-
-class RegressorPolicy(PaperPolicy):
-    """A plain network: the ablation without interpolation."""
-
-    interpolator_class = Regressor
-    options_class = RegressorOptions
-    settings_class = FitSettings
+        return explain_interpolation(self, states, names)

@@ -5,126 +5,150 @@ Advantages (Alg. 3), improvement and memory (Alg. 1 l. 8-12), then the fit (l. 3
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from imel.data.advantage import estimate_advantages, standardise
-from imel.data.critic import explained_variance, fit_critic
+from imel.data.advantage import estimate_advantages
 from imel.data.experience import Rollout, flatten_time
 from imel.distributions.gaussian import improved_stds, next_std
 from imel.policies.paper.fit import fit_leave_one_out, leave_one_out_error
 from imel.policies.paper.interpolator import Weighted, effective_neighbours
-from imel.policies.paper.paper_policy import PaperPolicy
-from imel.policies.update import Learner, Logged
-from imel.settings import ContextSettings, FitSettings, PaperSettings, parse_schedule
+from imel.policies.update import Logged, Stats, Update
+from imel.settings import marked, parse_schedule, setting_names
+
+if TYPE_CHECKING:
+    from imel.learner import LearnerState
+    from imel.policies.paper.paper_policy import PaperPolicy
 
 _ROWS = 256
 """Memories or states on which the costlier diagnostics are estimated."""
 _MOST_FITS, _PATIENCE, _GAIN = 50, 3, 0.01
 """A warm start fits so often at most, until three in a row have not lowered the loss by 1 %."""
 
+Step = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Weights [N], actions, means and stds [N, d_a] of experiences that are to be improved."""
 
-class PaperUpdate:
-    """Improves a rollout and fits the interpolator of a `PaperPolicy`."""
 
-    def __init__(self, settings: PaperSettings, policy: PaperPolicy) -> None:
-        self.settings, self.policy = settings, policy
+class PaperUpdate(Update):
+    """Improves a rollout and fits the interpolator of a `PaperPolicy`.
+
+    Beside the weighting of advantages, a subclass may replace the improvement (`improve`, whose
+    length is `kl_budget`) and sigma's rule (`next_std`).
+    """
+
+    policy: PaperPolicy
+
+    def __init__(self, learner: LearnerState) -> None:
+        super().__init__(learner)
         self._schedules = {
-            name: parse_schedule(name, getattr(settings, name)) for name in settings.scheduled
+            name: parse_schedule(name, getattr(self.settings, name))
+            for name in marked(self.settings, "scheduled")
         }
+        if "learning_rate" in self._schedules:
+            parameters = self.policy.interpolator.parameters()
+            self.optimizers["interpolator_optimizer"] = torch.optim.Adam(parameters, fused=True)
 
-    def _at(self, name: str, model: Learner) -> float:
+    # --- what a subclass may replace ---
+
+    def improve(self, step: Step, budget: float) -> tuple[Tensor, float]:
+        """Return improved means (Alg. 1 l. 9 and 11), and the step size eta."""
+        improved, eta = self.policy.distribution.improve(*step, budget)
+        if self.settings.clip_means and self.policy.distribution.has_std:
+            improved = improved.clamp(-1.0, 1.0)
+        return improved, eta
+
+    def next_std(self, std: Tensor, step: Step, eta: float) -> Tensor:
+        """Return sigma^{k+1}, which moves only where it is learned (Alg. 2 l. 12-13)."""
+        mode = self.settings.std_mode
+        if mode not in ("advantage", "paper"):
+            return std
+        return next_std(improved_stds(*step, eta, mode), std, self.settings.min_std)
+
+    # --- the update ---
+
+    @property
+    def _fitting(self) -> Optimizer | None:
+        """The interpolator's optimizer; None where nothing is learned."""
+        return self.optimizers.get("interpolator_optimizer")
+
+    def _at_present(self, name: str) -> float:
         """Return a scheduled setting's value at the present progress."""
-        return self._schedules[name](model._current_progress_remaining)
+        return self._schedules[name](self.learner.progress_remaining)
 
-    def start(self, model: Learner) -> None:
+    def start(self) -> None:
         """Set sigma and the prior context C^0 (Alg. 1 l. 1) before the first step.
 
         Normalised states are drawn from N(0, 1), means from N(0, prior_std^2).
         """
-        self._set_std(1.0)
+        self._schedule_std(1.0)
         settings = self.settings
-        if not isinstance(settings, ContextSettings):
+        if "prior_size" not in setting_names(settings):
             return
         # Paper note 5: U(S) does not exist for unbounded states
-        memory, device = self.policy.memory, self.policy.device
+        memory, device, generator = self.policy.memory, self.policy.device, self.learner.generator
         count = min(settings.prior_size, memory.capacity)
-        states = torch.randn(count, self.policy.state_dim, generator=model.generator)
-        means = torch.randn(count, self.policy.action_dim, generator=model.generator)
+        states = torch.randn(count, self.policy.state_dim, generator=generator)
+        means = torch.randn(count, self.policy.action_dim, generator=generator)
         states = self.policy.normaliser.inverse(states.to(device))
         memory.set_prior(states, settings.prior_std * means.to(device))
         self.policy.invalidate()
 
-    def _set_std(self, progress: float) -> None:
+    def _schedule_std(self, progress: float) -> None:
         """Set sigma of each dimension as it is when this share of the run remains."""
-        if self.policy.distribution.scaled:
+        if self.policy.distribution.has_std:
             std = self._schedules["std"](progress) / float(self.policy.action_dim) ** 0.5
             self.policy.std.fill_(float(max(std, self.settings.min_std)))
 
-    def before_rollout(self, model: Learner) -> None:
+    def before_rollout(self) -> Stats:
         """Let scheduled sigma and learning rate follow the progress of the run."""
         if self.settings.std_mode == "schedule":
-            self._set_std(model._current_progress_remaining)
-        if model.interpolator_optimizer is not None:
-            rate = self._at("learning_rate", model)
-            for group in model.interpolator_optimizer.param_groups:
-                group["lr"] = rate
-            model.logger.record("train/learning_rate", rate)
+            self._schedule_std(self.learner.progress_remaining)
+        if self._fitting is None:
+            return {}
+        rate = self._at_present("learning_rate")
+        for group in self._fitting.param_groups:
+            group["lr"] = rate
+        return {"train/learning_rate": rate}
 
-    def __call__(self, model: Learner, rollout: Rollout) -> None:
+    def __call__(self, rollout: Rollout) -> Stats:
         """Improve and remember the rollout (Alg. 1 l. 8-12), then train the model (l. 3).
 
         Line 3 stands at the end of an iteration, not at its start: the model is then whole between
         iterations, and the first fit is to experience rather than to the prior.
         """
-        policy, record = self.policy, model.logger.record
+        policy, distribution = self.policy, self.policy.distribution
         rows = rollout.rows(policy.device)
-        advantages = self._advantages(model, rollout)  # l. 8
-        step = (advantages, rows["actions"], rows["means"], rows["stds"])
-        budget = self._at("kl_budget", model)
-        improved, eta = self._improve(step, budget)  # l. 9 and 11
-        self._move_std(step, eta)
-        rows |= {"improved_means": improved, "advantages": advantages}
-        policy.memory.add(rows, model.iteration)  # l. 12
-        loss = self.fit(model)  # l. 3
-        if loss is not None:
-            record("train/loss", loss)
-        record("improve/kl_budget", budget)
-        record("improve/step_size", eta)
-        shifts = rows["means"] - improved
-        record("improve/target_kl", self._mean_kl(shifts, improved, rows["stds"]))
-        self._diagnose(model, rollout)
+        weights, stats = self._advantages(rollout)  # l. 8
+        step = (weights, rows["actions"], rows["means"], rows["stds"])
+        budget = self._at_present("kl_budget")
+        improved, eta = self.improve(step, budget)  # l. 9 and 11
+        if distribution.has_std:
+            policy.std.copy_(self.next_std(policy.std, step, eta))
+        rows |= {"improved_means": improved, "advantages": weights}
+        policy.memory.add(rows, self.learner.iteration)  # l. 12
+        loss = self.fit()  # l. 3
+        fitted = {} if loss is None else {"train/loss": loss}
+        kls = distribution.kls(rows["means"] - improved, improved, rows["stds"])
+        sizes = {"improve/kl_budget": budget, "improve/step_size": eta}
+        reached = {"improve/target_kl": float(kls.mean())}
+        return stats | fitted | sizes | reached | self._diagnose(rollout)
 
-    def _improve(
-        self, step: tuple[Tensor, Tensor, Tensor, Tensor], budget: float
-    ) -> tuple[Tensor, float]:
-        improved, eta = self.policy.distribution.improve(*step, budget)
-        if self.settings.clip_means and self.policy.distribution.scaled:
-            improved = improved.clamp(-1.0, 1.0)
-        return improved, eta
-
-    def _mean_kl(self, shifts: Tensor, means: Tensor, stds: Tensor) -> float:
-        return float(self.policy.distribution.kls(shifts, means, stds).mean())
-
-    def _move_std(self, step: tuple[Tensor, Tensor, Tensor, Tensor], eta: float) -> None:
-        """Set sigma^{k+1}, where it is learned (Alg. 2 l. 12-13)."""
-        mode, policy = self.settings.std_mode, self.policy
-        if mode in ("advantage", "paper") and policy.distribution.scaled:
-            stars = improved_stds(*step, eta, mode)
-            policy.std.copy_(next_std(stars, policy.std, self.settings.min_std))
-
-    def _advantages(self, model: Learner, rollout: Rollout) -> Tensor:
+    def _advantages(self, rollout: Rollout) -> tuple[Tensor, Stats]:
         """Return A_{0:T} (Alg. 3), and fit V^w to the returns."""  # [E * T]
         settings, normaliser, device = self.settings, self.policy.normaliser, self.policy.device
+        critic, return_scale = self.learner.critic, self.learner.return_scale
         normaliser.update(rollout.states.flatten(0, 1).to(device))
         normaliser.refresh()
-        model.return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
+        return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
         states = normaliser(rollout.states.to(device))
         with torch.no_grad():
-            values = model.critic(states).cpu()
-            next_values = model.critic(normaliser(rollout.next_states.to(device))).cpu()
+            values = critic(states).cpu()
+            next_values = critic(normaliser(rollout.next_states.to(device))).cpu()
         advantages, returns = estimate_advantages(
-            model.return_scale.scale(rollout.rewards),
+            return_scale.scale(rollout.rewards),
             values,
             next_values,
             rollout.terminated,
@@ -133,40 +157,27 @@ class PaperUpdate:
             settings.gae_lambda,
             settings.advantage,
         )
-        model.logger.record("train/explained_variance", explained_variance(values, returns))
-        loss = fit_critic(
-            model.critic,
-            model.critic_optimizer,
-            states.flatten(0, 1),
-            returns.flatten().to(device),
-            settings,
-            model.generator,
-        )
-        model.logger.record("train/value_loss", loss)
-        return standardise(flatten_time(advantages), settings.advantage_clip).to(device)
+        stats = self.fit_critic(states.flatten(0, 1), values, returns)
+        return self.standardised(flatten_time(advantages)).to(device), stats
 
-    def fit(self, model: Learner) -> float | None:
+    def fit(self) -> float | None:
         """Run train(model, C) (Alg. 4); return its loss, or None where nothing is learned."""
-        policy, settings = self.policy, self.settings
+        policy, learner = self.policy, self.learner
         policy.invalidate()
-        if not isinstance(settings, FitSettings) or model.interpolator_optimizer is None:
+        if self._fitting is None:
             return None
         policy.interpolator.train()
         fit = fit_leave_one_out(
-            policy.interpolator,
-            model.interpolator_optimizer,
-            policy.context(),
-            settings,
-            model.generator,
+            policy.interpolator, self._fitting, policy.context(), self.settings, learner.generator
         )
         policy.interpolator.eval()
         policy.invalidate()
         if fit is None:
             return None
-        model._n_updates += fit.gradient_steps
+        learner.n_updates += fit.gradient_steps
         return fit.loss
 
-    def warm_start(self, model: Learner, logged: Logged) -> None:
+    def warm_start(self, logged: Logged) -> None:
         """Improve logged memories that are not yet, and fit until the loss no longer falls."""
         column = self.policy.memory.column
         if logged.kind == "acted":
@@ -176,11 +187,11 @@ class PaperUpdate:
                 column("behaviour_means"),
                 column("stds"),
             )
-            improved, _ = self._improve(step, self._schedules["kl_budget"](1.0))
+            improved, _ = self.improve(step, self._schedules["kl_budget"](1.0))
             column("improved_means").copy_(improved)
         best, waited = float("inf"), 0
         for _ in range(_MOST_FITS):
-            loss = self.fit(model)
+            loss = self.fit()
             if loss is None:
                 break
             # A kernel needs few fits, a Neural Process many, whose loss may be negative
@@ -189,27 +200,31 @@ class PaperUpdate:
             if waited == _PATIENCE:
                 break
 
-    def _diagnose(self, model: Learner, rollout: Rollout) -> None:
-        """Log what the new policy looks like from outside."""
-        policy, memory, record = self.policy, self.policy.memory, model.logger.record
-        context, device = policy.context(), policy.device
+    def _diagnose(self, rollout: Rollout) -> Stats:
+        """Return what the new policy looks like from outside."""
+        policy, memory, generator = self.policy, self.policy.memory, self.learner.generator
+        context, device, stats = policy.context(), policy.device, Stats()
         if policy.interpolator.learns:
-            rows = torch.randperm(len(context), generator=model.generator)[:_ROWS].to(device)
+            rows = torch.randperm(len(context), generator=generator)[:_ROWS].to(device)
             error = leave_one_out_error(policy.interpolator, context, rows)
             if error is not None:
-                record("train/loo_error", error)
+                stats["train/loo_error"] = error
         improvements = memory.column("improved_means") - memory.column("means")
-        record("train/old_mean_error", float(improvements.square().mean()))
-        some = torch.randperm(len(rollout), generator=model.generator)[:_ROWS]
+        stats["train/old_mean_error"] = float(improvements.square().mean())
+        some = torch.randperm(len(rollout), generator=generator)[:_ROWS]
         states, means, stds = (
             column.flatten(0, 1)[some].to(device)
             for column in (rollout.states, rollout.means, rollout.stds)
         )
-        record("improve/policy_kl", self._mean_kl(policy.act(states)[0] - means, means, stds))
+        kls = policy.distribution.kls(policy.act(states)[0] - means, means, stds)
+        stats["improve/policy_kl"] = float(kls.mean())
         conditioned = policy.conditioned
         if isinstance(conditioned, Weighted):
             weights = conditioned.weights(policy.normaliser(states))
-            record("memory/effective_neighbours", float(effective_neighbours(weights).mean()))
-        record("memory/age", float((model.iteration - memory.column("iterations").double()).mean()))
-        record("memory/size", len(memory))
-        record("memory/episodes", torch.unique(memory.column("episodes")).numel())
+            stats["memory/effective_neighbours"] = float(effective_neighbours(weights).mean())
+        ages = self.learner.iteration - memory.column("iterations").double()
+        return stats | {
+            "memory/age": float(ages.mean()),
+            "memory/size": len(memory),
+            "memory/episodes": torch.unique(memory.column("episodes")).numel(),
+        }

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from imel.data.arithmetic import mlp
 from imel.data.experience import Context
-from imel.policies.paper.interpolator import Conditioned, Interpolator, Prediction, mlp
+from imel.policies.paper.interpolator import Conditioned, Interpolator, Prediction
+from imel.policies.paper.paper_policy import FitSettings, PaperPolicy
+from imel.registry import register
+from imel.settings import Layers, setting
 
 
 @dataclass(frozen=True)
-class RegressorOptions:
-    """The shape of the network."""
+class RegressorSettings(FitSettings):
+    """Settings of `RegressorPolicy`."""
 
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] = setting((64, 64), search=Layers(32, 64, 128, 256))
     """Hidden layers."""
 
 
@@ -25,10 +29,9 @@ class Regressor(Interpolator):
     There is no context to leave anything out of: leave-one-out is plain regression here.
     """
 
-    def __init__(self, state_dim: int, value_dim: int, options: RegressorOptions) -> None:
+    def __init__(self, state_dim: int, value_dim: int, settings: RegressorSettings) -> None:
         super().__init__()
-        self.options = options
-        self.network = mlp(state_dim, options.hidden, value_dim)
+        self.network = mlp(state_dim, settings.hidden, value_dim)
 
     def condition(self, context: Context) -> ConditionedRegressor:
         """The network needs no memories to answer."""
@@ -51,3 +54,11 @@ class ConditionedRegressor(Conditioned):
         """Evaluate the network."""
         with torch.no_grad():
             return Prediction(self._network(states))
+
+
+@register("regressor", label="IMeL, regressor")
+class RegressorPolicy(PaperPolicy):
+    """A plain network: the ablation without interpolation."""
+
+    Settings = RegressorSettings
+    interpolator_class = Regressor

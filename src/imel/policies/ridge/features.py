@@ -11,21 +11,62 @@ with D the identity but for the constant feature, which is not shrunk.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from imel.data.arithmetic import tanh_
 from imel.data.memory import Memory
 from imel.data.normaliser import Normaliser
+from imel.errors import ImelError
 
 REACH = 5.0
 """Normalised states are clipped here: beyond, a plane would lead the policy anywhere."""
 
 
-class RandomFeatures(nn.Module):
-    """phi: a constant, the normalised state and random tanh features of it."""
+class Features(nn.Module, ABC):
+    """phi: the features of a normalised state in which `RidgePolicy` is linear.
+
+    The first feature is the constant one. A subclass has to define `width` and `forward`; the other
+    methods may be overridden where there is something faster.
+    """
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """d_phi: the number of features."""
+
+    @abstractmethod
+    def forward(self, states: Tensor) -> Tensor:
+        """Return phi at normalised states."""  # [T, d_s] -> [T, d_phi]
+
+    def predict(self, states: Tensor, coefficients: Tensor) -> Tensor:
+        """Return phi(z)^T theta at normalised states."""  # [T, d_s], [d_phi, d_a] -> [T, d_a]
+        features: Tensor = self(states)
+        return features @ coefficients
+
+    def gradient(self, states: Tensor, coefficients: Tensor) -> Tensor:
+        """Return d phi(z)^T theta / d z at normalised states."""  # [T, d_s] -> [T, d_a, d_s]
+        with torch.enable_grad():
+            inputs = states.detach().clone().requires_grad_()
+            means = self(inputs) @ coefficients
+            slopes = [
+                torch.autograd.grad(column.sum(), inputs, retain_graph=True)[0]
+                for column in means.unbind(dim=1)
+            ]
+        return torch.stack(slopes, dim=1)
+
+    def write_graph(self, graph: Any, state: str, coefficients: Tensor) -> str:
+        """Add phi(z)^T theta at a normalised state to an ONNX graph; return its output."""
+        del graph, state, coefficients
+        raise ImelError(f"{type(self).__name__} has no write_graph and cannot be exported")
+
+
+class RandomFeatures(Features):
+    """A constant, the normalised state and random tanh features of it."""
 
     directions: Tensor  # [d_s, m] W
     offsets: Tensor  # [m] b
@@ -70,7 +111,7 @@ class RandomFeatures(nn.Module):
 
 @dataclass(frozen=True)
 class _Block:
-    """What is computed once for the rows of one rollout."""
+    """The features of one rollout's rows, and their Gram matrix."""
 
     features: Tensor  # [n, d_phi]
     gram: Tensor  # [d_phi, d_phi]
@@ -85,12 +126,12 @@ class Design:
     precision, whose rounding is far below the damping of a step.
     """
 
-    def __init__(self, features: RandomFeatures, normaliser: Normaliser) -> None:
+    def __init__(self, features: Features, normaliser: Normaliser) -> None:
         self._phi, self._normaliser = features, normaliser
         self._blocks: dict[tuple[int, int], _Block] = {}
 
     def update(self, memory: Memory) -> None:
-        """Follow the memory: compute rows that are new, drop those that were forgotten."""
+        """Compute the rows that are new in memory, drop those that were forgotten."""
         states, episodes, blocks = memory.column("states"), memory.column("episodes"), {}
         for iteration, rows in memory.rollouts():
             key = (iteration, rows.stop - rows.start)
@@ -105,13 +146,13 @@ class Design:
     @property
     def features(self) -> Tensor:
         """Phi, copied together."""  # [N, d_phi]
-        empty = self._phi.directions.new_empty(0, self._phi.width)
+        empty = self._normaliser.scale.new_empty(0, self._phi.width)
         return torch.cat([empty, *(block.features for block in self._blocks.values())])
 
     @property
     def gram(self) -> Tensor:
         """Phi^T Phi."""  # [d_phi, d_phi]
-        gram = self._phi.directions.new_zeros(self._phi.width, self._phi.width)
+        gram = self._normaliser.scale.new_zeros(self._phi.width, self._phi.width)
         for block in self._blocks.values():
             gram += block.gram
         return gram
@@ -152,15 +193,3 @@ def damped_inverse(gram: Tensor, penalty: float) -> Tensor:
     least = (1e-12 if gram.dtype == torch.float64 else 1e-5) * damped.trace()
     damped.diagonal()[1:] += torch.maximum(penalty * variances.mean(), least)
     return torch.cholesky_inverse(torch.linalg.cholesky(damped))
-
-
-def tanh_(values: Tensor) -> Tensor:
-    """Replace values that need no gradient by their hyperbolic tangents.
-
-    NumPy's is ten times as fast as torch's on one core, and the same but for the last bit.
-    """
-    if values.device.type != "cpu":
-        return values.tanh_()
-    array = values.numpy()
-    np.tanh(array, out=array)
-    return values

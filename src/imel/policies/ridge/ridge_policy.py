@@ -12,35 +12,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from imel.policies.base import ImelPolicy
-from imel.policies.ridge.features import Design, RandomFeatures, damped_inverse
-from imel.policies.ridge.lessons import Lessons
-from imel.settings import RidgeSettings
+from imel.errors import ImelError
+from imel.policies.base import Policy, Rows
+from imel.policies.ridge.features import Design, Features, RandomFeatures, damped_inverse
+from imel.policies.ridge.ledger import Lessons
+from imel.policies.ridge.ridge_update import RidgeUpdate
+from imel.registry import register
+from imel.settings import Choice, Range, setting
 
-_FAITHFUL = 1e-6
+if TYPE_CHECKING:
+    from imel.explain.by_lessons import LessonExplanation
+    from imel.learner import LearnerState
+    from imel.policies.names import DimensionNames
+    from imel.policies.update import Update
+
+_CARRYING = 1e-6
 """Penalty with which coefficients are carried over to features under another normaliser."""
-
 _IMITATION = 1e-3
 """Penalty with which demonstrated actions are fitted."""
 
 
-@dataclass(frozen=True)
-class RidgeOptions:
-    """The random features, and the damping of a step."""
-
-    features: int = 256
-    """Random tanh features of the state, beside the state itself and a constant."""
-    penalty: float = 1.0
-    """Damping of the step: lambda in units of the features' mean eigenvalue."""
-
-
-class RidgePolicy(ImelPolicy):
+@register("ridge", label="IMeL, ridge")
+class RidgePolicy(Policy):
     """A natural policy gradient on random features, in closed form, with replay.
 
     As in the paper, experiences are remembered and improved (Algorithms 1 and 2), and the policy is
@@ -49,32 +48,59 @@ class RidgePolicy(ImelPolicy):
     step of the policy, not the improvement of each experience.
     """
 
-    options_class = RidgeOptions
-    settings_class = RidgeSettings
+    @dataclass(frozen=True)
+    class Settings(Policy.Settings):
+        """Settings of `RidgePolicy`."""
 
+        gamma: float = setting(0.995, high=1.0, search=Choice(0.95, 0.98, 0.99, 0.995, 0.999))
+        """Discount factor."""
+        features: int = setting(256, search=Choice(64, 128, 256, 512))
+        """Random tanh features of the state, beside the state itself and a constant."""
+        penalty: float = setting(1.0, search=Range(0.03, 10.0))
+        """Damping of the step: lambda in units of the features' mean eigenvalue."""
+        trust_region: float = setting(0.02, low=1e-9, search=Range(0.002, 0.2))
+        """delta: mean KL between the policies before and after an iteration, at most."""
+        peak_kl: float = setting(10.0, low=1.0)
+        """The largest KL of a step at any remembered state, in trust regions: the mean over a
+        rollout does not see rare states, such as those in which episodes start."""
+        full_step_gain: float = setting(0.1, low=1e-9)
+        """Deviation of the advantages, in deviations of the return, from which on a step uses the
+        whole trust region. Below it the steps of mean and sigma are shorter in proportion: what is
+        left to gain is mostly noise."""
+        std: float = setting(3.0, search=Range(0.3, 6.0), of_sigma=True)
+        """sigma at the start, shared by the dimensions of the action: each gets `std` / d_a, at
+        most 1, in policy units (the action range is [-1, 1]). It never rises above that."""
+        std_rate: float = setting(0.5, high=10.0, search=Range(0.03, 1.0), of_sigma=True)
+        """Step along the natural gradient of log sigma per iteration."""
+
+    settings: Settings
+    lessons: Lessons
     coefficients: Tensor  # [d_phi, d_a] theta
 
     def __init__(
         self,
         observation_space: spaces.Space[Any],
         action_space: spaces.Space[Any],
-        **arguments: Any,
+        settings: Any = None,
+        **changes: Any,
     ) -> None:
-        super().__init__(observation_space, action_space, **arguments)
-        self.features = RandomFeatures(self.state_dim, self.options.features)
+        super().__init__(observation_space, action_space, settings, **changes)
+        self.features = self.make_features()
         shape = (self.features.width, self.action_dim)
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
         self.lessons = Lessons(self.state_dim, *shape)
 
-    @property
-    def design(self) -> Design:
-        """The features of what is remembered."""
-        return self.cached("design", self._make_design)
+    # --- what a subclass may replace ---
 
-    def _make_design(self) -> Design:
-        design = Design(self.features, self.normaliser)
-        design.update(self.memory)
-        return design
+    def make_features(self) -> Features:
+        """Return the feature map phi; torch's global generator is seeded when it is called."""
+        return RandomFeatures(self.state_dim, self.settings.features)
+
+    def make_update(self, learner: LearnerState) -> Update:
+        """Return the update: improve all memories again, take a bounded step."""
+        return RidgeUpdate(learner)
+
+    # --- acting ---
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         mean = self.features.predict(self.normaliser(states), self._weights())
@@ -89,13 +115,23 @@ class RidgePolicy(ImelPolicy):
 
     # --- learning ---
 
+    @property
+    def design(self) -> Design:
+        """The features of what is remembered."""
+        return self.cached("design", self._make_design)
+
+    def _make_design(self) -> Design:
+        design = Design(self.features, self.normaliser)
+        design.update(self.memory)
+        return design
+
     def step(self, improvements: Tensor) -> tuple[Tensor, Tensor]:
         """Return each episode's part of the step, whose sum over episodes is the step.
 
         improvements [N, d_a] of all memories -> [E], [E, d_phi, d_a]
         """
         episodes, products = self.design.products(improvements)
-        inverse = damped_inverse(self.design.gram, self.options.penalty).to(products.dtype)
+        inverse = damped_inverse(self.design.gram, self.settings.penalty).to(products.dtype)
         # Single precision: the damping keeps the condition number below the number of features.
         # The inverse is symmetric, and from the right it is one product for all episodes
         return episodes, (products @ inverse).mT
@@ -103,7 +139,7 @@ class RidgePolicy(ImelPolicy):
     def move(self, episodes: Tensor, parts: Tensor, scale: float) -> None:
         """Go along a step and enter what each episode taught."""
         parts = scale * parts
-        self.lessons.teach(episodes, parts)
+        self.lessons.add(episodes, parts)
         self.coefficients += parts.double().sum(dim=0)
         design = self.design
         self.invalidate()
@@ -131,9 +167,35 @@ class RidgePolicy(ImelPolicy):
         if not self.coefficients.any():
             return
         after = self.design.features.double()
-        matrix = damped_inverse(after.T @ after, _FAITHFUL) @ (after.T @ before.double())
+        matrix = damped_inverse(after.T @ after, _CARRYING) @ (after.T @ before.double())
         self.coefficients.copy_(matrix @ self.coefficients)
         self.lessons.transform(matrix)
+
+    # --- explaining ---
+
+    def explain(self, states: Tensor, names: DimensionNames) -> list[LessonExplanation]:
+        """Take the deterministic means at raw states apart into lessons."""
+        from imel.explain.by_lessons import explain_lessons
+
+        return explain_lessons(self, states, names)
+
+    def without(
+        self,
+        lessons: Rows | None = None,
+        rows: Rows | None = None,
+        episodes: Rows | None = None,
+    ) -> Self:
+        """Return a copy that lacks some lessons: see `imel.explain.policy_without`."""
+        from imel.explain.reduced import without_lessons
+
+        if rows is not None or episodes is not None:
+            raise ImelError(
+                f"{type(self).__name__} is a sum of lessons, which stay when memories go: leave "
+                "lessons out by policy_without(lessons=[...]) or explain(..., without_lessons=...)"
+            )
+        return without_lessons(self, [] if lessons is None else lessons)
+
+    # --- files and export ---
 
     def shapes_for(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors of the shapes it can load: with as many lessons as a file holds."""

@@ -66,10 +66,10 @@ class Lessons(nn.Module):
         """Return the rows in use of a column, as a view."""
         return self.get_buffer(name)[: len(self)]
 
-    def attend(
+    def record_episodes(
         self, episodes: Tensor, rewards: Tensor, states: Tensor, start: int, end: int
     ) -> None:
-        """Enter the episodes of new transitions, in order, gathered between two steps of a run."""
+        """Record the episodes of new transitions, in order, gathered between two steps of a run."""
         names, member, counts = torch.unique(episodes, return_inverse=True, return_counts=True)
         sums = torch.zeros(names.shape, dtype=torch.float64, device=names.device)
         sums.index_add_(0, member, rewards.double())
@@ -77,7 +77,7 @@ class Lessons(nn.Module):
         # that is still running while its row is merged goes on teaching its period
         new = names[names > self.episodes[len(self) - 1]] if len(self) else names
         self._append(new, start)
-        rows = self.places(names)
+        rows = self.rows_of(names)
         self._sample(rows, states[episodes.argsort(stable=True)], counts)
         self.lengths[rows] += counts
         self.returns[rows] += sums
@@ -146,7 +146,7 @@ class Lessons(nn.Module):
             buffer[: len(kept)] = kept
         self._size.fill_(size - pairs)
 
-    def places(self, episodes: Tensor) -> Tensor:
+    def rows_of(self, episodes: Tensor) -> Tensor:
         """Return the row of each episode; of one that was merged, that of its period.
 
         Episodes are numbered as they begin and entered in that order.
@@ -154,9 +154,9 @@ class Lessons(nn.Module):
         known = self.column("episodes")
         return torch.searchsorted(known, episodes, right=True) - 1
 
-    def teach(self, episodes: Tensor, steps: Tensor) -> None:
+    def add(self, episodes: Tensor, parts: Tensor) -> None:
         """Add what some episodes contribute to a step."""  # [E], [E, d_phi, d_a]
-        self.coefficients.index_add_(0, self.places(episodes), steps.to(self.coefficients.dtype))
+        self.coefficients.index_add_(0, self.rows_of(episodes), parts.to(self.coefficients.dtype))
 
     def transform(self, matrix: Tensor) -> None:
         """Map every lesson's coefficients: theta_e -> M theta_e."""  # [d_phi, d_phi]

@@ -1,23 +1,22 @@
 """The keywords of `IMeL(...)`, typed: an editor completes them and mypy refuses a misspelt one.
 
-A test holds this table against the dataclasses of both families.
+A test holds this table against the settings of all policies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from imel.data.advantage import Estimator
-from imel.settings.common import Backend
-from imel.settings.paper import LeaveOut, StdMode
-
-Schedule = float | str | Callable[[float], float]
-"""A number, `start:end`, or a function of the remaining progress."""
+from imel.policies.paper.paper_policy import LeaveOut, StdMode
+from imel.settings import Backend, Schedule
 
 
 class Keywords(TypedDict, total=False):
-    """Every setting of every policy; a policy refuses those it does not use."""
+    """Every setting of imel's policies; a policy refuses those it does not use.
+
+    Settings of a policy of your own go into `policy_kwargs`.
+    """
 
     rollout_size: int
     n_envs: int
@@ -36,8 +35,12 @@ class Keywords(TypedDict, total=False):
     critic_epochs: int
     batch_size: int
     std: Schedule
+    features: int
     # RidgePolicy
+    penalty: float
     trust_region: float
+    peak_kl: float
+    full_step_gain: float
     std_rate: float
     # the paper's policies
     advantage: Estimator
@@ -51,3 +54,10 @@ class Keywords(TypedDict, total=False):
     targets_per_step: int
     leave_out: LeaveOut
     max_grad_norm: float
+    hidden: tuple[int, ...]
+    kernel_scale: float
+    normalised: bool
+    latent: int
+    min_value_std: float
+    deterministic: Literal["none", "mean"]
+    neighbours: int
