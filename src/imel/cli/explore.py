@@ -59,8 +59,7 @@ def run(argv: Sequence[str]) -> int:
     from imel.explorer.session import Session
 
     check_host(arguments.host, arguments.allow_remote)
-    session = Session(arguments.open())
-    try:
+    with contextlib.closing(Session(arguments.open())) as session:
         insight = session.prepare()  # a damaged model is refused here
         with open_port(arguments.host, arguments.port) as listener:
             name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
@@ -71,6 +70,4 @@ def run(argv: Sequence[str]) -> int:
                 webbrowser.open(address)
             with contextlib.suppress(KeyboardInterrupt):  # which is how it is meant to end
                 serve(session, arguments.host, listener)
-    finally:
-        session.close()
     return 0

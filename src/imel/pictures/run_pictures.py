@@ -6,7 +6,6 @@ It is here that pictures meet the model; they are drawn of plain arrays.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,14 +82,12 @@ def training_surfaces(run: StoredRun, action: int | None) -> list[PolicySurface]
     policies = [Policy.load(model.path) for model in shown]
     names = names_in(run.env, policies[-1].dimensions)
     view = view_of(policies, names)
-    last = policy_surface(policies[-1], name, names, action, view)
-    surfaces = []
-    for model, policy in zip(shown, policies, strict=True):
-        steps = "" if model.timesteps is None else f", {model.timesteps:,} steps"
-        title = f"{last.title}\niteration {model.iteration}{steps}"
-        surface = policy_surface(policy, "", names, last.dimension, view)
-        surfaces.append(replace(surface, title=title))
-    return surfaces
+    dimension = policy_surface(policies[-1], "", names, action, view).dimension
+    titles = [f"{name}\n{model.label}, {model.timesteps or 0:,} steps" for model in shown]
+    return [
+        policy_surface(policy, title, names, dimension, view)
+        for policy, title in zip(policies, titles, strict=True)
+    ]
 
 
 def _models_of(run: StoredRun) -> tuple[str, dict[int, StoredModel]]:
