@@ -84,8 +84,8 @@ def test_the_figure_has_both_policies_and_an_arrow_for_each_experience() -> None
     (axes,), (legend,) = figure.axes, figure.legends
     arrows = [each for each in axes.collections if isinstance(each, LineCollection)]
     assert [len(each.get_segments()) for each in arrows] == [75, 25]
-    for lines, change in zip(arrows, (0.2, -0.3), strict=True):
-        for start, end in lines.get_segments():
+    for each, change in zip(arrows, (0.2, -0.3), strict=True):
+        for start, end in each.get_segments():
             assert start[1] == pytest.approx(0.2 * start[0], abs=1e-9)
             assert end[1] - start[1] == pytest.approx(change, abs=1e-9)
     lines = {str(line.get_label()): np.asarray(line.get_data(), float) for line in axes.lines}

@@ -28,6 +28,8 @@ from imel.runs.lessons import delete_lessons, play_sampled
 from imel.runs.stored import StoredRun
 
 Array = NDArray[Any]
+Part = tuple[dict[str, Any], list[str]]
+"""A part of what is said: for JSON, and as lines."""
 
 _DESCRIPTION = """\
 List the largest lessons of a policy that has some (ridge), and draw when they were taught into
@@ -96,7 +98,7 @@ def run(argv: Sequence[str]) -> int:
     lessons_figure(title, lessons).savefig(picture)
     rows, said = _largest(lessons, arguments.count)
     lines = [f"{title}; {said[0]}", *said[1:], f"picture: {picture}"]
-    parts = {}
+    parts: dict[str, Part] = {}
     if worth is not None:
         parts["worth"] = _judged(worth, lessons["episodes"])
         if arguments.drop_harmful:
@@ -133,9 +135,6 @@ def _progress_bar(name: str, quiet: bool) -> Iterator[Callable[[float], None]]:
         yield lambda share: bar.update(task, completed=share)
 
 
-# --- parts of what is said: each for JSON, and as lines ---
-
-
 def _largest(lessons: dict[str, Array], count: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the largest lessons."""
     order = np.argsort(-lessons["sizes"], kind="stable")[:count]
@@ -163,7 +162,7 @@ def _worth_of(policy: Any, env: str, arguments: LessonsArguments) -> Worth:
     return lesson_worth(policy, played, policy.settings.gamma)
 
 
-def _judged(worth: Worth, episodes: Array) -> tuple[dict[str, Any], list[str]]:
+def _judged(worth: Worth, episodes: Array) -> Part:
     """Return which lessons help and harm, how many would by chance, and the worth of each."""
     count, harmful, helpful = len(episodes), episodes[worth.harmful()], episodes[worth.scores > 2.0]
     columns = {"episodes": episodes, "worth": worth.values, "error": worth.errors}
@@ -176,9 +175,7 @@ def _judged(worth: Worth, episodes: Array) -> tuple[dict[str, Any], list[str]]:
     ]
 
 
-def _without_harmful(
-    policy: Any, worth: Worth, env: str, arguments: LessonsArguments
-) -> tuple[dict[str, Any], list[str]]:
+def _without_harmful(policy: Any, worth: Worth, env: str, arguments: LessonsArguments) -> Part:
     """Evaluate the policy without the lessons that harm, and without as many at random."""
     harmful = policy.lessons.column("episodes").cpu().numpy()[worth.harmful()]
     if not len(harmful):
@@ -208,9 +205,7 @@ def _without_harmful(
     ]
 
 
-def _delete(
-    policy: Any, picture: Path, env: str, arguments: LessonsArguments
-) -> tuple[dict[str, Any], list[str]]:
+def _delete(policy: Any, picture: Path, env: str, arguments: LessonsArguments) -> Part:
     """Evaluate the policy without some of its lessons; draw a curve."""
     episodes, draws = arguments.episodes, arguments.draws
     with _progress_bar("deletion", arguments.json) as progress:

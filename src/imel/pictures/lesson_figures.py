@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
@@ -46,13 +47,10 @@ def lessons_figure(title: str, lessons: Columns) -> Figure:
 
 def spread(ends: Array) -> Array:
     """Return places for episodes that ended in the same rollout: evenly over it, in order."""
-    steps, member, counts = np.unique(ends, return_inverse=True, return_counts=True)
-    gaps = np.diff(steps, prepend=0)
-    order = np.argsort(member, kind="stable")
-    rank = np.empty(len(ends))
-    firsts = np.cumsum(counts) - counts
-    rank[order] = np.arange(len(ends)) - firsts[member[order]] + 1
-    return np.asarray(steps[member] - gaps[member] * (1.0 - rank / counts[member]))
+    steps, member = np.unique(ends, return_inverse=True)
+    rollouts = pd.Series(member).groupby(member)
+    passed = (rollouts.cumcount() + 1) / rollouts.transform("size")
+    return np.asarray(ends - np.diff(steps, prepend=0)[member] * (1.0 - passed.to_numpy()))
 
 
 def _draw_returns(axes: Axes, lessons: Columns, ends: Array, largest: Array) -> None:

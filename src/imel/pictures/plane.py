@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from imel.pictures.style import Array
 from imel.policies import Policy
@@ -79,13 +80,12 @@ def principal_components(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     origin = rows.mean(dim=0)
     centred = rows - origin
     values, vectors = torch.linalg.eigh(centred.T @ centred)  # ascending
-    directions, shares = rows.new_zeros(2, len(origin)), rows.new_zeros(2)
-    for i in range(min(2, len(values))):
-        direction = vectors[:, -1 - i]
-        # A component's sign is arbitrary: fixed, the same run always gives the same picture
-        directions[i] = direction * direction[direction.abs().argmax()].sign()
-        shares[i] = values[-1 - i] / values.sum().clamp_min(1e-12)
-    return origin, directions, shares
+    # Zeros stand for a second dimension that there is not
+    directions = functional.pad(vectors.T.flip(0), (0, 0, 0, 1))[:2]
+    shares = functional.pad(values.flip(0), (0, 1))[:2] / values.sum().clamp_min(1e-12)
+    # A component's sign is arbitrary: fixed, the same run always gives the same picture
+    signs = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True)).sign()
+    return origin, directions * signs, shares
 
 
 def as_array(tensor: Tensor) -> Array:

@@ -57,10 +57,8 @@ class UpdateStep:
 
     def shown(self) -> NDArray[np.intp]:
         """Return the rows that are drawn: all, or a sample of them that is always the same."""
-        count = len(self.positions)
-        if count <= _MOST_SHOWN:
-            return np.arange(count)
-        return np.sort(np.random.default_rng(0).choice(count, _MOST_SHOWN, replace=False))
+        count, draws = len(self.positions), np.random.default_rng(0)
+        return np.sort(draws.choice(count, min(count, _MOST_SHOWN), replace=False))
 
     def largest(self, most: int) -> NDArray[np.intp]:
         """Return those of the rows that are drawn that were improved most."""

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from imel.environments.playing import Environment, environment_of, play_policy
+from imel.environments.playing import environment_of, play_policy
 from imel.errors import ImelError
 from imel.explain import Explanation, LessonExplanation
 from imel.pictures.rendering import UnclearStateError, pixels_of, pose, prepare_drawing
@@ -52,7 +52,8 @@ def why_figure(
             frames = {f"step {step}{score if why.familiarity >= 0 else ''}": played[step]}
             for title, state in _behind(policy, why):
                 try:
-                    frames[title] = _posed(env, state)
+                    pose(env, state)
+                    frames[title] = pixels_of(env)
                 except UnclearStateError:
                     pass
                 except ImelError as error:
@@ -61,11 +62,6 @@ def why_figure(
     connection = _CONNECTIONS.get(why.kind, "the memories behind its action")
     title = f"{env_id}, {type(policy).__name__}: the state, and {connection}"
     return _frames_figure(title, lines), problem
-
-
-def _posed(env: Environment, state: Array) -> Array:
-    pose(env, state)
-    return pixels_of(env)
 
 
 def _behind(policy: Policy, why: Why) -> list[tuple[str, Array]]:
