@@ -122,7 +122,9 @@ def _target(arguments: ExportArguments, stored: StoredRun, model: IMeL) -> str:
         places, kind = [Path(target)], ""
     for place in places:
         if place.exists():
-            raise ImelError(f"{kind}{place} exists and is not overwritten: give another --out")
+            raise ImelError(
+                f"{kind}{place} exists already and is not overwritten: give another --out"
+            )
     return target
 
 
