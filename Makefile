@@ -52,7 +52,7 @@ animation: install  ## make the README's animated picture of the demo anew (need
 
 benchmarks: install  ## time learning on two tasks, and the explorer with 100,000 memories (minutes)
 	$(BIN)/python -m benchmarks.speed --tasks hopper halfcheetah --steps 10000 --memories 8192 65536
-	$(BIN)/python benchmarks/explorer.py
+	$(BIN)/python -m benchmarks.explorer
 
 report: install  ## draw the benchmark's tables and figures anew from results/
 	$(BIN)/imel report results/paper --out docs/images/results --into docs/results.md

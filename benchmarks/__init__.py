@@ -1,1 +1,4 @@
-"""Timing measurements, which are not part of the installed package."""
+"""Measurements and questions: research code that is not part of the installed package.
+
+Each module is a command, `python -m benchmarks.NAME --help`.
+"""

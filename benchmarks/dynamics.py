@@ -1,6 +1,6 @@
 """Ask the memory of a run how well it knows what happens next: the table of docs/questions.md.
 
-    python benchmarks/dynamics.py --tasks hopper halfcheetah --seeds 620 --steps 100000 --into FILE
+    python -m benchmarks.dynamics --tasks hopper halfcheetah --seeds 620 --into FILE
 
 Next state and reward are predicted by regression on remembered transitions, every episode from the
 others. A row for each task and seed is appended to FILE.
@@ -8,8 +8,6 @@ others. A row for each task and seed is appended to FILE.
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from benchmarks.common import add_runs, append, flags, read_rows, run
 from imel import IMeL
 from imel.bench.algorithms import find_algorithm
 from imel.bench.tasks import TASKS, find_task
@@ -112,7 +111,7 @@ def measure_dynamics(model: IMeL) -> dict[str, Any]:
 
 def dynamics_table(folder: Path) -> list[str]:
     """Return means over seeds: regression, nearest and linear model; uncertainty and distance."""
-    rows = [json.loads(line) for path in sorted(folder.glob("*.jsonl")) for line in path.open()]
+    rows = read_rows(sorted(folder.glob("*.jsonl")))
     models = ("ridge", "nearest", "linear")
     groups = [[f"{model} {what}" for model in models] for what in ("state", "reward")]
     groups.append(["uncertainty", "distance"])
@@ -128,12 +127,8 @@ def dynamics_table(folder: Path) -> list[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Learn each task with `RidgePolicy`, then look at its memory."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tasks", nargs="+", required=True, metavar="TASK")
-    parser.add_argument("--seeds", nargs="+", type=int, required=True, metavar="SEED")
-    parser.add_argument("--steps", type=int, default=100_000)
+    parser = flags(__doc__)
+    add_runs(parser)
     parser.add_argument("--into", type=Path, required=True, help="file to append the rows to")
     arguments = parser.parse_args(argv)
     ridge = find_algorithm("ridge")
@@ -144,12 +139,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             model = ridge.make(task, settings, seed).learn(arguments.steps)
             assert isinstance(model, IMeL)
             row = {"task": name, "seed": seed, "steps": arguments.steps, **measure_dynamics(model)}
-            print(
-                f"{name}, seed {seed}: {row['ridge state']:.2f} of the state's change", flush=True
-            )
-            with arguments.into.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
+            append(row, arguments.into)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,4 +1,6 @@
-"""Time the explorer with a large memory: `python benchmarks/explorer.py --help`.
+"""Time the explorer with a large memory.
+
+    python -m benchmarks.explorer --memories 100000
 
 A made-up MKI policy with 100,000 memories is saved, opened and served on this machine. Given a
 Chromium and playwright, the time until its map is painted in a browser is measured too.
@@ -6,20 +8,19 @@ Chromium and playwright, the time until its map is painted in a browser is measu
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
+from benchmarks.common import fill_memory, flags, milliseconds, run
 from imel.explorer.answers import unpack
 from imel.explorer.server import make_server, open_port
 from imel.explorer.session import Session
@@ -45,20 +46,18 @@ def made_up_policy(memories: int, state_dim: int = 17, action_dim: int = 6) -> M
     number = torch.arange(memories)
     states = draw(memories, state_dim).cumsum(0) * 0.05
     means = 0.3 * draw(memories, action_dim)
-    names = [name for name in policy.memory.column_names if name != "iterations"]
-    rows = {name: torch.zeros_like(policy.memory.get_buffer(name)) for name in names}
-    rows |= {
-        "states": states,
-        "actions": means + 0.2 * draw(memories, action_dim),
-        "means": means,
-        "improved_means": means + 0.1 * draw(memories, action_dim),
-        "stds": torch.full((memories, action_dim), 0.3),
-        "rewards": draw(memories),
-        "advantages": draw(memories),
-        "episodes": number // _EPISODE,
-        "steps": number % _EPISODE,
-    }
-    policy.memory.add(rows, 0)
+    fill_memory(
+        policy,
+        states=states,
+        actions=means + 0.2 * draw(memories, action_dim),
+        means=means,
+        improved_means=means + 0.1 * draw(memories, action_dim),
+        stds=torch.full((memories, action_dim), 0.3),
+        rewards=draw(memories),
+        advantages=draw(memories),
+        episodes=number // _EPISODE,
+        steps=number % _EPISODE,
+    )
     policy.normaliser.update(states)
     policy.normaliser.refresh()
     return policy
@@ -99,13 +98,6 @@ class Served:
         return content
 
 
-def milliseconds(work: Callable[[], Any]) -> float:
-    """How long something takes."""
-    begun = time.perf_counter()
-    work()
-    return 1e3 * (time.perf_counter() - begun)
-
-
 def measure(served: Served, memories: int) -> None:
     """Ask what the page asks, and print how long each answer took."""
     plane = "frame=m0&projection=features"
@@ -121,7 +113,7 @@ def measure(served: Served, memories: int) -> None:
     print(f"the same again                      {milliseconds(first_paint):8.1f} ms")
     served.post("/api/remember", b'{"model": "m0", "episode": 3}')
     steps = [f"/api/step?episode=p1&step={t}&model=m0&{plane}" for t in range(0, 200, 4)]
-    taken = [milliseconds(lambda path=path: served.get(path)) for path in steps]  # type: ignore[misc]
+    taken = [milliseconds(served.get, path) for path in steps]
     document, _ = unpack(served.get(steps[0]))
     assert document["memories"]
     print(
@@ -129,7 +121,7 @@ def measure(served: Served, memories: int) -> None:
         f"{max(taken):.1f} ms"
     )
     body = b'{"model": "m0", "rows": [' + b",".join(b"%d" % i for i in range(5000)) + b"]}"
-    forgetting = milliseconds(lambda: served.post("/api/forget", body))
+    forgetting = milliseconds(served.post, "/api/forget", body)
     print(f"forgetting 5,000 memories: {forgetting:.1f} ms")
 
 
@@ -150,13 +142,13 @@ def measure_paint(address: str, chromium: str) -> None:
         browser.close()
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = flags(__doc__)
     parser.add_argument("--memories", type=int, default=100_000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--chromium", help="path of a Chromium, to measure the first paint as well")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model.safetensors")
@@ -170,4 +162,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,5 +1,7 @@
 """Compare two algorithms of a store seed by seed: paired differences and the share of failed runs.
 
+    python -m benchmarks.paired results/former ridge former
+
 A difference is paired where both have the same task, steps and seed; its interval is a bootstrap
 of the mean over seeds. A run counts as failed if it ends below half of the median of its task,
 taken over both algorithms.
@@ -7,24 +9,16 @@ taken over both algorithms.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.common import Array, flags, mean_over_seeds, run
 from imel.bench.store import Store
-from imel.pictures.style import Array
 from imel.report.markdown import table
 from imel.report.names import task_title
 from imel.report.results import Group, gather
-from imel.report.statistics import estimate
-
-
-def mean_over_seeds(strata: Sequence[Array]) -> Array:
-    """Return the mean over the last axis of one stratum."""
-    mean: Array = strata[0].mean(axis=-1)
-    return mean
 
 
 def pairs(first: Group, second: Group) -> tuple[Array, Array]:
@@ -46,7 +40,7 @@ def paired_table(store: Path, first: str, second: str) -> list[str]:
         half = float(np.median(np.concatenate([ours, theirs]))) / 2.0
         failed = [returns < half for returns in (ours, theirs)]
         failures.append(failed)
-        difference = estimate(mean_over_seeds, [ours - theirs])
+        difference = mean_over_seeds(ours - theirs)
         interval = f" [{difference.low:.4g}, {difference.high:.4g}]" if len(ours) > 1 else ""
         rows.append(
             [
@@ -65,15 +59,15 @@ def paired_table(store: Path, first: str, second: str) -> list[str]:
     return table(header, rows)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Print the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = flags(__doc__)
     parser.add_argument("store", type=Path, help="a folder of results")
     parser.add_argument("first", help="an algorithm of the store")
     parser.add_argument("second", help="the algorithm it is compared with")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     print("\n".join(paired_table(arguments.store, arguments.first, arguments.second)))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -12,7 +12,6 @@ from statistics import median
 from typing import NamedTuple
 
 import torch
-from stable_baselines3.common.logger import Logger
 
 from imel import IMeL
 from imel.data.experience import Rollout
@@ -34,24 +33,17 @@ class Cost(NamedTuple):
 
 def iteration_cost(memory_size: int, features: int, env_id: str = "HalfCheetah-v5") -> Cost:
     """Return the median cost of updates that find the memory all but full."""
-    model = IMeL(
-        "RidgePolicy",
-        env_id,
-        seed=0,
-        memory_size=memory_size,
-        policy_kwargs={"features": features},
-    )
-    model.set_logger(Logger(folder=None, output_formats=[]))
-    size = model.settings.rollout_size
+    model = IMeL("RidgePolicy", env_id, seed=0, memory_size=memory_size, features=features)
+    learner, size = model.learner, model.settings.rollout_size
     generator = torch.Generator().manual_seed(0)
     seconds = []
     for rows in (memory_size - ITERATIONS * size, *[size] * ITERATIONS):
         rollout = made_up(model, rows // model.n_envs, generator)
-        model.num_timesteps += len(rollout)
+        learner.num_timesteps += len(rollout)
         before = time.process_time()
-        model.update(model, rollout)
+        learner.update(rollout)
         seconds.append(time.process_time() - before)
-        model.iteration += 1
+        learner.iteration += 1
     assert len(model.policy.memory) == memory_size
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return Cost(memory_size, features, median(seconds[2:]), peak)
@@ -65,9 +57,10 @@ def made_up(model: IMeL, steps: int, generator: torch.Generator) -> Rollout:
         return torch.randn(*shape, *widths, generator=generator)
 
     time_of = torch.arange(steps)[:, None].expand(shape)
-    first = model.clock.next_episode
+    clock = model.learner.clock
+    first = clock.next_episode
     episodes = first + time_of // _EPISODE * model.n_envs + torch.arange(model.n_envs)
-    model.clock.next_episode = int(episodes.max()) + 1
+    clock.next_episode = int(episodes.max()) + 1
     states = normal(policy.state_dim)
     stds = policy.std.expand(*shape, policy.action_dim).clone()
     means = policy.act(states.flatten(0, 1))[0].view(*shape, -1)

@@ -1,5 +1,7 @@
 """Time learning on one core: what a run costs beside its environments, and against TRPO.
 
+    python -m benchmarks.speed --tasks halfcheetah --memories 8192 65536 --features
+
 Each measurement is a process of its own with one thread. Repetitions take turns and medians are
 taken, so whatever else the machine does falls on all of them alike: compare the ratios of one run,
 never the seconds of two.
@@ -9,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -22,12 +23,14 @@ import numpy as np
 import torch
 from stable_baselines3.common.vec_env import VecEnv
 
+from benchmarks.common import flags, run
 from benchmarks.scaling import Cost, iteration_cost
 from imel.bench.algorithms import find_algorithm
 from imel.bench.tasks import TASKS, find_task
 from imel.cli.report import around_marks
 from imel.errors import ImelError
 from imel.files import write_atomically
+from imel.report.markdown import table
 from imel.report.names import algorithm_name, task_title
 from imel.runs.provenance import provenance
 
@@ -153,38 +156,27 @@ def measure(
     }
 
 
-def table(measured: Measured) -> str:
+def ratios(measured: Measured) -> list[str]:
     """Return one row for each measurement, with its ratios to the others of its task."""
-    head = ["task", "", "s per 1,000 steps", "run / environments", "overhead", "TRPO / run"]
-    rows = [head, ["---", "---", *["---:"] * 4]]
+    rows = []
     for (task, name), taken in measured.items():
         bare, trpo = measured[task, ENVIRONMENTS].whole, measured.get((task, "trpo"))
-        alone = name == ENVIRONMENTS
-        rows.append(
-            [
-                task_title(task),
-                NAMES.get(name) or algorithm_name(name),
-                f"{taken.whole:.3f}",
-                f"{taken.whole / bare:.2f}",
-                "" if alone else f"{(taken.whole - taken.in_step) / bare:.2f}",
-                "" if alone or trpo is None else f"{trpo.whole / taken.whole:.2f}",
-            ]
-        )
-    return markdown(rows)
+        cells = [f"{taken.whole:.3f}", f"{taken.whole / bare:.2f}", "", ""]
+        if name != ENVIRONMENTS:
+            cells[2] = f"{(taken.whole - taken.in_step) / bare:.2f}"
+            cells[3] = "" if trpo is None else f"{trpo.whole / taken.whole:.2f}"
+        rows.append([task_title(task), NAMES.get(name) or algorithm_name(name), *cells])
+    head = ["task", "", "s per 1,000 steps", "run / environments", "overhead", "TRPO / run"]
+    return table(head, rows)
 
 
-def curve(costs: Iterable[Cost]) -> str:
+def curve(costs: Iterable[Cost]) -> list[str]:
     """Return what an iteration costs by the size of the memory and the number of features."""
-    rows = [["memories", "features", "ms per iteration", "peak memory, MB"], ["---:"] * 4]
+    rows = []
     for cost in costs:
         size, features = f"{cost.memory_size:,}", f"{cost.features:,}"
         rows.append([size, features, f"{1000.0 * cost.seconds:.0f}", f"{cost.peak_megabytes:,.0f}"])
-    return markdown(rows)
-
-
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of cells as a table."""
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
+    return table(["memories", "features", "ms per iteration", "peak memory, MB"], rows)
 
 
 def caption(steps: int, repetitions: int) -> str:
@@ -192,8 +184,9 @@ def caption(steps: int, repetitions: int) -> str:
     origin = provenance()
     versions = ", ".join(f"{name} {version}" for name, version in origin["versions"].items())
     times = "one measurement" if repetitions == 1 else f"median of {repetitions} measurements"
+    processor = origin["processor"].rpartition(", ")[0]
     return (
-        f"One core of {_processor()}, {times} of {steps:,} steps each. "
+        f"One core of {processor}, {times} of {steps:,} steps each. "
         f"Commit {origin['commit'][:10]}{'+' if origin['dirty'] else ''}; {versions}.\n\n"
     )
 
@@ -211,9 +204,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     sizes = [(size, 256) for size in arguments.memories]
     sizes += [(8192, features) for features in arguments.features]
     costs = [alone(iteration_cost, *size) for size in sizes]
-    text = caption(arguments.steps, arguments.repetitions) + table(measured)
-    if costs:
-        text += f"\n{curve(costs)}"
+    lines = [*ratios(measured), *(["", *curve(costs)] if costs else []), ""]
+    text = caption(arguments.steps, arguments.repetitions) + "\n".join(lines)
     print(f"\n{text}", end="")
     if arguments.into:
         page = text.join(around_marks(arguments.into, "speed"))
@@ -221,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = flags(__doc__)
     tasks = ["hopper", "walker2d", "halfcheetah", "ant", "humanoid"]
     learners = ["ridge", "ridge-envpool", "trpo", "trpo-8"]
     memories, features = [8192, 65_536, 262_144, 1_048_576], [1024, 4096]
@@ -250,14 +242,5 @@ def _use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,26 +1,24 @@
 """Measure warm starts: imitate a controller or a policy, then improve, against from scratch.
 
-    python benchmarks/warm_start.py pendulum --seeds 400 401 402 403 404
-    python benchmarks/warm_start.py hopper --seeds 400 401 402 403 404
-    python benchmarks/warm_start.py --picture docs/images/warm-start.png
+    python -m benchmarks.warm_start --tasks pendulum hopper --seeds 400 401 402 403 404
+    python -m benchmarks.warm_start --picture docs/images/warm-start.png
 
-Rows are appended to results/warm-start as JSON lines; the picture is drawn from them.
+Rows are appended to results/warm-start, a file for each task; table and picture are made of them.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import bootstrap
 
+from benchmarks.common import Row, append, flags, mean_over_seeds, read_rows, run
 from imel import IMeL
 from imel.datasets import Episode, record_episodes
+from imel.report.markdown import table
 from imel.runs.evaluation import evaluate
 
 STORE = Path("results/warm-start")
@@ -69,10 +67,9 @@ def demonstrations(task: str, seed: int) -> dict[str, list[Episode]]:
     return {"demonstrations": record_episodes(env, act, 8)}
 
 
-def measure(task: str, seed: int) -> list[dict[str, Any]]:
-    """Return rows of a run from each kind of demonstrations, and of one from scratch."""
-    env, steps = ENVIRONMENTS[task]
-    rows = []
+def measure(task: str, seed: int, steps: int) -> Iterator[Row]:
+    """Measure a run from each kind of demonstrations, and one from scratch."""
+    env = ENVIRONMENTS[task][0]
     for name, shown in {**demonstrations(task, seed), "scratch": []}.items():
         model = IMeL("RidgePolicy", env, seed=seed + 10)
         if shown:
@@ -82,17 +79,14 @@ def measure(task: str, seed: int) -> list[dict[str, Any]]:
             model.learn(steps // POINTS, reset_num_timesteps=False)
             returns.append(_return(model, env))
         rewards = [float(np.sum(each.rewards)) for each in shown if each.rewards is not None]
-        rows.append(
-            {
-                "task": task,
-                "start": name,
-                "seed": seed,
-                "steps": steps,
-                "shown": float(np.mean(rewards)) if rewards else None,
-                "returns": returns,
-            }
-        )
-    return rows
+        yield {
+            "task": task,
+            "start": name,
+            "seed": seed,
+            "steps": steps,
+            "shown": float(np.mean(rewards)) if rewards else None,
+            "returns": returns,
+        }
 
 
 def _return(model: IMeL, env: str) -> float:
@@ -101,27 +95,24 @@ def _return(model: IMeL, env: str) -> float:
 
 def interval(values: Sequence[float]) -> str:
     """Return the mean and its 95 % bootstrap interval."""
-    mean = np.mean(values)
-    if np.ptp(values) == 0:
-        return f"{mean:.0f} [{mean:.0f}, {mean:.0f}]"
-    found = bootstrap((np.array(values),), np.mean, rng=np.random.default_rng(0))
-    low, high = found.confidence_interval
-    return f"{mean:.0f} [{low:.0f}, {high:.0f}]"
+    if not values:
+        return ""
+    found = mean_over_seeds(values)
+    return f"{found.value:.0f} [{found.low:.0f}, {found.high:.0f}]"
 
 
-def table(rows: Sequence[dict[str, Any]]) -> str:
+def summary(rows: Sequence[Row]) -> list[str]:
     """Return a line for each task and start: demonstrated, at 0 steps, at the end."""
-    lines = ["| task | start | seeds | shown | 0 steps | end |", "|---|---|---|---|---|---|"]
+    lines = []
     for task, start in dict.fromkeys((row["task"], row["start"]) for row in rows):
         mine = [row for row in rows if (row["task"], row["start"]) == (task, start)]
         shown = [row["shown"] for row in mine if row["shown"] is not None]
         first, last = (interval([row["returns"][i] for row in mine]) for i in (0, -1))
-        cells = [task, start, str(len(mine)), interval(shown) if shown else "", first, last]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append([f"{task}, from {start}", str(len(mine)), interval(shown), first, last])
+    return table(["task and start", "seeds", "shown", "0 steps", "end"], lines)
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw the returns of every seed, a panel for each task."""
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     figure = Figure(figsize=(4.6 * len(tasks), 3.4), layout="constrained")
@@ -140,23 +131,25 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=90)
 
 
-def main() -> None:
-    """Measure, or draw what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("task", nargs="?", choices=ENVIRONMENTS)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[400])
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, and show what was measured now and before."""
+    parser = flags(__doc__)
+    parser.add_argument("--tasks", nargs="+", default=[], choices=ENVIRONMENTS)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[400], metavar="SEED")
+    parser.add_argument("--steps", type=int, help="of learning, if not those of the task")
+    parser.add_argument("--store", type=Path, default=STORE, help="folder of the rows")
     parser.add_argument("--picture", type=Path)
-    arguments = parser.parse_args()
-    STORE.mkdir(parents=True, exist_ok=True)
-    for seed in arguments.seeds if arguments.task else ():
-        with (STORE / f"{arguments.task}.jsonl").open("a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in measure(arguments.task, seed))
-    paths = sorted(STORE.glob("*.jsonl"))
-    rows = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
-    print(table(rows))
+    arguments = parser.parse_args(argv)
+    arguments.store.mkdir(parents=True, exist_ok=True)
+    for task in arguments.tasks:
+        for seed in arguments.seeds:
+            for row in measure(task, seed, arguments.steps or ENVIRONMENTS[task][1]):
+                append(row, arguments.store / f"{task}.jsonl")
+    rows = read_rows(sorted(arguments.store.glob("*.jsonl")))
+    print("\n".join(summary(rows)))
     if arguments.picture is not None:
         draw(rows, arguments.picture)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

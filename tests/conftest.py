@@ -10,7 +10,7 @@ from hypothesis import settings
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.load_profile("ci")
 torch.set_num_threads(1)
-pytest.register_assert_rewrite("contract")
+pytest.register_assert_rewrite("imel.testing")
 
 
 @pytest.fixture(autouse=True)

@@ -21,18 +21,10 @@ class Hub:
     def __init__(self) -> None:
         self.commits: dict[str, list[tuple[str, dict[str, bytes]]]] = {}
         self.visibility: dict[str, str] = {}
-        self.requests: list[tuple[str, str]] = []
+        self.requests: list[str] = []
         self.url = ""
-        self.lies: dict[str, Any] = {}
-        """Entries that its answer about a repository has instead of the true ones."""
-        self.headers: dict[str, str] = {}
-        """Headers that its files have in addition, or instead of the true ones."""
-        self.endless = False
-        """Whether a file never ends."""
-        self.elsewhere: str | None = None
-        """Where it says that files are."""
-        self.authorised: list[str | None] = []
-        """The tokens that requests came with."""
+        self.sizes: dict[str, int] = {}
+        """Sizes of files that are larger than what is kept of them here."""
 
     def commit(self, repo: str, files: dict[str, bytes]) -> str:
         """Put files on top of what is there; the commit's name."""
@@ -70,9 +62,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _begin(self) -> tuple[list[str], bytes] | None:
         path = unquote(urlsplit(self.path).path)
-        self.hub.requests.append((self.command, path))
+        self.hub.requests.append(path)
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.hub.authorised.append(self.headers.get("Authorization"))
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
             self._json({"error": f"Invalid token {self.headers.get('Authorization')}"}, 401)
             return None
@@ -118,39 +109,23 @@ class _Handler(BaseHTTPRequestHandler):
         if begun is None:
             return
         words, _ = begun
-        if words[:2] == ["api", "models"]:
-            repo, revision = "/".join(words[2:4]), words[5] if len(words) > 4 else "main"
-            found = self.hub.at(repo, revision)
-            if found is None:
-                self._json({"error": "not found"}, 404)
-                return
-            siblings = [{"rfilename": name} for name in found[1]]
-            about = {"id": repo, "sha": found[0], "siblings": siblings, "private": True}
-            self._json({**about, **self.hub.lies})
-            return
-        # USER/NAME/resolve/REVISION/FILE
-        found = self.hub.at("/".join(words[:2]), words[3])
-        content = None if found is None else found[1].get("/".join(words[4:]))
-        if found is None or content is None:
+        # api/models/USER/NAME, .../revision/REVISION or .../tree/REVISION; USER/NAME/resolve/...
+        asked = words[2:] if words[:2] == ["api", "models"] else words
+        found = self.hub.at("/".join(asked[:2]), asked[3] if len(asked) > 3 else "main")
+        if found is None or (asked is words and "/".join(words[4:]) not in found[1]):
             self._json({"error": "not found"}, 404)
-            return
-        etag = hashlib.sha1(content).hexdigest()
-        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": found[0], **self.hub.headers}
-        if self.hub.elsewhere is not None:
-            self._answer(302, b"", {**headers, "Location": self.hub.elsewhere + self.path})
-        elif self.hub.endless and self.command == "GET":
-            self._flood(headers)
+        elif asked is words:
+            content = found[1]["/".join(words[4:])]
+            etag = hashlib.sha1(content).hexdigest()
+            self._answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": found[0]})
         else:
-            self._answer(200, content, headers)
-
-    def _flood(self, headers: dict[str, str]) -> None:
-        self.send_response(200)
-        for name, value in {**headers, "Transfer-Encoding": "chunked"}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        with contextlib.suppress(OSError):
-            for _ in range(4096):
-                self.wfile.write(b"10000\r\n" + bytes(0x10000) + b"\r\n")
+            sizes = {path: len(content) for path, content in found[1].items()} | self.hub.sizes
+            listed = [
+                {"type": "file", "oid": "0", "path": path, "rfilename": path, "size": sizes[path]}
+                for path in found[1]
+            ]
+            about = {"id": "/".join(asked[:2]), "sha": found[0], "private": True}
+            self._json(listed if asked[2:3] == ["tree"] else {**about, "siblings": listed})
 
     do_HEAD = do_GET  # noqa: N815
 

@@ -23,12 +23,12 @@ from imel.bench.store import Store
 from imel.bench.tasks import SPACE_TASKS
 from imel.errors import SpaceError
 from imel.policies import PaperPolicy, Policy, RidgePolicy
+from imel.registry import policies
 from imel.report.markdown import against_table, mean_cell, scores_table
 from imel.report.names import algorithm_name, short_steps, task_title
 from imel.report.results import Results, TaskResults, gather
 from imel.report.scores import MEASURES, scales
-from imel.settings import field_docs
-from imel.tune.space import SPACES
+from imel.settings import Choice, Ends, Layers, Multiple, Search, field_docs
 from pages import PAGES, ROOT
 from small import POLICIES
 
@@ -319,17 +319,35 @@ def _layers() -> str:
 
 def _search() -> list[tuple[str, ...]]:
     found: dict[tuple[str, str], list[str]] = {}
-    for policy, space in SPACES.items():
-        for parameter in space:
-            found.setdefault((parameter.name, parameter.words), []).append(policy)
+    for policy, kind in policies().items():
+        for field in fields(kind.Settings):
+            if search := field.metadata.get("search"):
+                found.setdefault((field.name, _range(search)), []).append(policy)
     return [
         (
             f"`{name}`",
             values,
-            "all" if len(users) == len(SPACES) else ", ".join(f"`{user}`" for user in users),
+            "all" if len(users) == len(policies()) else ", ".join(f"`{user}`" for user in users),
         )
         for (name, values), users in found.items()
     ]
+
+
+def _range(search: Search) -> str:
+    """Return where a setting is searched, in words."""
+    match search:
+        case Choice(values=values):
+            return ", ".join(f"`{each}`" if isinstance(each, str) else f"{each}" for each in values)
+        case Layers(widths=widths):
+            return f"two layers of {', '.join(map(str, widths))}"
+    words = f"{search.low:g} to {search.high:g}"
+    match search:
+        case Multiple(of=unit):
+            return f"{words} times `{unit}`"
+        case Ends():
+            return f"start and end, each {words}, by its logarithm"
+    # Of whole numbers it goes without saying
+    return f"{words}, by its logarithm" if search.log and search.low % 1 else words
 
 
 if __name__ == "__main__":

@@ -16,16 +16,19 @@ import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
+from stable_baselines3.common.env_util import make_vec_env
+from torch import Tensor
 
 from imel import IMeL, ImelError
 from imel.bench.space_tasks import Levers
 from imel.cli.main import main
 from imel.deploy import write_numpy, write_onnx
 from imel.deploy.onnx_file import OPSET
-from imel.policies import MkiPolicy
-from logged import ENV, register, trained_run, wide_model
+from imel.policies import MkiPolicy, RidgePolicy
+from imel.policies.ridge.features import Features
+from logged import ENV, WidePointEnv, register, trained_run, wide_model
 from pages import blocks
-from small import POLICIES
+from small import POLICIES, small_model
 
 
 class LeverVectors(Levers):
@@ -75,23 +78,18 @@ def assert_acts_alike(model: IMeL, path: Path) -> None:
     assert np.abs(actions - exact).max() <= 2.0 * own_rounding
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_an_onnx_file_answers_as_the_policy_on_asymmetric_bounds(
-    policy: str, tmp_path: Path
-) -> None:
-    model = wide_model(policy=policy).learn(256)
-    write_onnx(model.policy, tmp_path / "policy.onnx")
-    assert_acts_alike(model, tmp_path / "policy.onnx")
-
-
 @pytest.mark.parametrize(
     ("policy", "options"),
-    [("NpPolicy", {"deterministic": "mean"}), ("MkiPolicy", {"normalised": False})],
+    [
+        *((policy, {}) for policy in POLICIES),
+        ("NpPolicy", {"deterministic": "mean"}),
+        ("MkiPolicy", {"normalised": False}),
+    ],
 )
-def test_options_of_a_policy_are_in_the_file(
+def test_an_onnx_file_answers_as_the_policy_on_asymmetric_bounds(
     policy: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = wide_model(policy=policy, policy_kwargs=options).learn(256)
+    model = wide_model(policy=policy, **options).learn(256)
     write_onnx(model.policy, tmp_path / "policy.onnx")
     assert_acts_alike(model, tmp_path / "policy.onnx")
 
@@ -121,10 +119,60 @@ def test_a_reduced_policy_is_exported_without_the_lessons_taken_back(tmp_path: P
     write_onnx(reduced, tmp_path / "policy.onnx")
     observations = states(model)
     expected = reduced.predict(observations, deterministic=True)[0]
-    np.testing.assert_allclose(
-        answer(tmp_path / "policy.onnx", observations), expected, rtol=0.0, atol=1e-5
-    )
+    found = answer(tmp_path / "policy.onnx", observations)
+    np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-5)
     assert np.abs(expected - model.predict(observations, deterministic=True)[0]).max() > 1e-3
+
+
+class Squares(Features):
+    """A constant, the state and its squares."""
+
+    def __init__(self, state_dim: int) -> None:
+        super().__init__()
+        self.width_of_all = 1 + 2 * state_dim
+
+    @property
+    def width(self) -> int:
+        return self.width_of_all
+
+    def forward(self, states: Tensor) -> Tensor:
+        return torch.cat([torch.ones(len(states), 1), states, states.square()], dim=1)
+
+
+class WritableSquares(Squares):
+    """The same, and how they are written to a graph."""
+
+    def write_graph(self, graph: Any, state: str, coefficients: Tensor) -> str:
+        features = graph.add("Concat", state, graph.add("Mul", state, state), axis=1)
+        mean: str = graph.affine(features, coefficients[1:], coefficients[0])
+        return mean
+
+
+class SquaresPolicy(RidgePolicy):
+    features_class: type[Features] = Squares
+
+    def make_features(self) -> Features:
+        return self.features_class(self.state_dim)
+
+
+class WritablePolicy(SquaresPolicy):
+    features_class = WritableSquares
+
+
+def test_a_policy_with_features_of_its_own_is_exported_if_they_write_themselves(
+    tmp_path: Path,
+) -> None:
+    env = make_vec_env(WidePointEnv, n_envs=4, seed=0)
+    model = small_model(WritablePolicy, env).learn(256)
+    write_onnx(model.policy, tmp_path / "policy.onnx")
+    assert_acts_alike(model, tmp_path / "policy.onnx")
+
+    plain = small_model(SquaresPolicy, env).policy
+    with pytest.raises(ImelError, match=r"^Squares has no write_graph and cannot be exported$"):
+        write_onnx(plain, tmp_path / "other.onnx")
+    with pytest.raises(ImelError, match=r"^SquaresPolicy is not a few arrays; export it as onnx$"):
+        write_numpy(plain, tmp_path / "other.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
 
 
 # --- plain arrays ---
@@ -178,7 +226,7 @@ def test_the_command_writes_what_it_says_and_overwrites_nothing(
 @pytest.mark.parametrize(
     ("policy", "kind", "complaint"),
     [
-        ("MkiPolicy", "numpy", "only RidgePolicy is a few arrays; export MkiPolicy as onnx"),
+        ("MkiPolicy", "numpy", "MkiPolicy is not a few arrays; export it as onnx"),
         ("RidgePolicy", "onnx", "onnx is not installed: pip install 'imel[onnx]'"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -11,22 +12,20 @@ import torch
 from gymnasium import spaces
 
 from imel.explain import familiarity_of
-from imel.policies import Policy
+from imel.policies import MkiPolicy, NearestPolicy, Policy
 from small import BATCH, POLICIES, STATES, small_model
 
+P = TypeVar("P", bound=Policy)
 
-def policy_with_memories(
-    name: str, episodes: int, length: int, seed: int = 0
-) -> tuple[Policy, torch.Generator]:
-    """Memories of episodes around points of their own, as trajectories are."""
-    generator = torch.Generator().manual_seed(seed)
-    policy = POLICIES[name](
+
+def policy_with_memories(policy_class: type[P], episodes: int, length: int) -> P:
+    """A policy with memories of episodes around points of their own, as trajectories are."""
+    policy = policy_class(
         spaces.Box(-np.inf, np.inf, (3,), np.float32),
         spaces.Box(-1.0, 1.0, (1,), np.float32),
         memory_size=episodes * length,
     )
-    states = draw_episodes(episodes, length, generator)
-    count = len(states)
+    states = draw_episodes(episodes, length)
     rows = {
         name: torch.zeros_like(policy.memory.get_buffer(name))
         for name in policy.memory.column_names
@@ -34,45 +33,40 @@ def policy_with_memories(
     }
     rows |= {
         "states": states,
-        "improved_means": torch.randn(count, 1, generator=generator),
-        "episodes": torch.arange(count) // length,
+        "improved_means": torch.randn(len(states), 1, generator=torch.Generator().manual_seed(2)),
+        "episodes": torch.arange(len(states)) // length,
     }
     policy.memory.add(rows, 0)
     policy.normaliser.update(states)
     policy.normaliser.refresh()
-    return policy, generator
+    return policy
 
 
-def draw_episodes(episodes: int, length: int, generator: torch.Generator) -> torch.Tensor:
+def draw_episodes(episodes: int, length: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
     centres = torch.randn(episodes, 1, 3, generator=generator)
     noise = 0.3 * torch.randn(episodes, length, 3, generator=generator)
     return (100.0 + 5.0 * (centres + noise)).reshape(-1, 3)
 
 
-@pytest.mark.parametrize("name", ["MkiPolicy", "NpPolicy"])
-def test_held_out_states_of_the_same_kind_have_uniform_scores(name: str) -> None:
-    policy, generator = policy_with_memories(name, episodes=150, length=10)
-    scores = familiarity_of(policy)(draw_episodes(2000, 1, generator))
-
-    quantiles = np.quantile(scores, [0.1, 0.25, 0.5, 0.75, 0.9])
-    np.testing.assert_allclose(quantiles, [0.1, 0.25, 0.5, 0.75, 0.9], atol=0.06)
-
-
 @pytest.mark.parametrize("name", list(POLICIES))
-def test_states_far_from_all_memories_score_zero_and_remembered_ones_high(name: str) -> None:
-    policy, _ = policy_with_memories(name, episodes=40, length=20)
-    states = policy.memory.column("states")
+def test_scores_are_uniform_on_the_same_kind_high_on_memories_and_zero_far_off(name: str) -> None:
+    policy = policy_with_memories(POLICIES[name], episodes=150, length=10)
     score = familiarity_of(policy)
-
+    quantiles = np.quantile(score(draw_episodes(2000, 1, seed=1)), [0.1, 0.25, 0.5, 0.75, 0.9])
+    np.testing.assert_allclose(quantiles, [0.1, 0.25, 0.5, 0.75, 0.9], atol=0.06)
+    assert np.median(score(policy.memory.column("states"))) > 0.75, "their own episode is near"
     far = torch.tensor([[140.0, 100.0, 100.0], [100.0, -100.0, 60.0]])
     np.testing.assert_array_equal(score(far), 0.0)
-    assert np.median(score(states)) > 0.75, "with their own episode, which is near"
-    assert score(states[:1]).shape == (1,)
 
 
-def test_the_score_is_the_rank_among_the_memories_own_distances() -> None:
-    policy, generator = policy_with_memories("NearestPolicy", episodes=12, length=8)
-    memory, states = policy.memory, draw_episodes(5, 1, generator)
+@pytest.mark.parametrize("at_once", [1, 1 << 22])
+def test_the_score_is_the_rank_among_the_memories_own_distances(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imel.explain.familiarity._AT_ONCE", at_once)
+    policy = policy_with_memories(NearestPolicy, episodes=12, length=8)
+    memory, states = policy.memory, draw_episodes(5, 1, seed=1)
     keys = policy.normaliser(memory.column("states")).double().numpy()
     episodes = memory.column("episodes").numpy()
 
@@ -85,15 +79,14 @@ def test_the_score_is_the_rank_among_the_memories_own_distances() -> None:
     np.testing.assert_allclose(familiarity_of(policy)(states), expected, atol=1.01 / len(keys))
 
 
-def test_a_single_episode_has_nothing_to_compare_with() -> None:
-    policy, _ = policy_with_memories("MkiPolicy", episodes=1, length=20)
+def test_fewer_than_two_episodes_leave_nothing_to_compare_with() -> None:
+    policy = policy_with_memories(MkiPolicy, episodes=1, length=20)
     assert np.isnan(familiarity_of(policy)(torch.zeros(2, 3))).all()
-
-
-def test_two_episodes_of_which_one_is_long_are_enough() -> None:
-    policy, _ = policy_with_memories("MkiPolicy", episodes=2, length=20)
-    policy.memory.column("episodes")[:39] = 0
-    policy.memory.column("episodes")[39:] = 1
+    policy.memory.forget_rows(torch.arange(20))
+    policy.invalidate()
+    assert np.isnan(familiarity_of(policy)(torch.zeros(2, 3))).all()
+    policy = policy_with_memories(MkiPolicy, episodes=2, length=20)
+    policy.memory.column("episodes")[:39] = 0  # two, of which one is long
     assert np.isfinite(familiarity_of(policy)(policy.memory.column("states")[:3])).all()
 
 
@@ -101,17 +94,11 @@ def test_the_reference_is_made_once_until_the_policy_changes_and_is_not_kept_bey
     model = small_model().learn(BATCH)
     first = familiarity_of(model.policy)
     assert familiarity_of(model.policy) is first
+    assert model.explain(STATES[0]).familiarity == first(torch.from_numpy(STATES[:1]))[0]
+    assert model.explain(np.array([40.0, 40.0], np.float32)).familiarity == 0.0
     model.learn(BATCH, reset_num_timesteps=False)
     assert familiarity_of(model.policy) is not first
     gone = weakref.ref(first)
     del first
     gc.collect()
     assert gone() is None
-
-
-def test_the_model_reports_it() -> None:
-    model = small_model().learn(2 * BATCH)
-    why = model.explain(STATES[0])
-    expected = familiarity_of(model.policy)(torch.from_numpy(STATES[:1]))[0]
-    assert why.familiarity == pytest.approx(expected)
-    assert model.explain(np.array([40.0, 40.0], np.float32)).familiarity == 0.0

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from huggingface_hub import ModelCard
 
+from forged import forge, taken_apart
 from hub_stand_in import TOKEN, Hub, running_hub
 from imel import IMeL
 from imel.cli.main import main
@@ -23,7 +27,16 @@ from imel.hub.transfer import KNOWN
 from imel.runs import layout
 from small import BATCH, answers, differing, small_model, tensors_of
 
+REPO = "me/pendulum"
 RETURNS = [-130.0, -120.0, -125.0, -90.0, -140.0]
+PLAYED: dict[str, Any] = {
+    **{"mean": float(np.mean(RETURNS)), "std": float(np.std(RETURNS)), "returns": RETURNS},
+    **{"min": min(RETURNS), "max": max(RETURNS), "lengths": [200] * 5},
+}
+EVALUATION: dict[str, Any] = {
+    **{"env": "Pendulum-v1", "timesteps": 2 * BATCH, "seed": 10_000, "episodes": 5},
+    "deterministic": PLAYED,
+}
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +51,7 @@ def run(tmp_path: Path, trained: IMeL) -> Path:
     trained.save(folder / "model.safetensors")
     config = {"env": "Pendulum-v1", "seed": 0, "warm_start": "/home/me/secret/demos.parquet"}
     (folder / "config.json").write_text(json.dumps(config))
-    played = {"mean": float(np.mean(RETURNS)), "std": float(np.std(RETURNS)), "returns": RETURNS}
-    played |= {"min": min(RETURNS), "max": max(RETURNS), "lengths": [200] * 5}
-    about = {"env": "Pendulum-v1", "timesteps": 128, "seed": 10_000, "episodes": 5}
-    (folder / "evaluation.json").write_text(json.dumps({**about, "deterministic": played}))
+    (folder / "evaluation.json").write_text(json.dumps(EVALUATION))
     (folder / "provenance.json").write_text(json.dumps({"commit": "ab" * 20, "dirty": False}))
     (folder / "curve.png").write_bytes(b"\x89PNG\r\n\x1a\nfigure")
     (folder / "weights.pkl").write_bytes(pickle.dumps({"a": 1}))
@@ -55,16 +65,40 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         yield hub
 
 
-def test_a_pushed_model_comes_back_bit_for_bit(hub: Hub, run: Path, trained: IMeL) -> None:
-    assert push_to_hub(run, "me/pendulum") == f"{hub.url}/me/pendulum"
+def files_below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
-    model = load_from_hub("me/pendulum")
+
+def refused(tmp_path: Path, attempt: Callable[[], object]) -> str:
+    """In one line, and nothing is left."""
+    before = files_below(tmp_path)
+    with pytest.raises(ImelError) as refusal:
+        attempt()
+    text = str(refusal.value)
+    assert text.isprintable(), text
+    assert len(text) < 1500
+    assert files_below(tmp_path) == before
+    return text
+
+
+# --- to a hub and back ---
+
+
+def test_a_pushed_model_comes_back_bit_for_bit(
+    hub: Hub, run: Path, tmp_path: Path, trained: IMeL
+) -> None:
+    before = files_below(tmp_path)
+    assert push_to_hub(run, REPO) == f"{hub.url}/{REPO}"
+
+    model = load_from_hub(REPO)
 
     assert differing(tensors_of(trained), tensors_of(model)) == []
     np.testing.assert_array_equal(answers(trained), answers(model))
+    assert files_below(tmp_path) == before
 
 
 def test_a_new_repository_is_private_unless_said_otherwise(hub: Hub, run: Path) -> None:
@@ -75,77 +109,48 @@ def test_a_new_repository_is_private_unless_said_otherwise(hub: Hub, run: Path) 
     assert hub.visibility == {"me/mine": "private", "me/everyones": "public"}
 
 
-def test_only_files_of_known_kinds_are_sent(hub: Hub, run: Path) -> None:
-    push_to_hub(run, "me/pendulum")
-
-    (_, files), *others = hub.commits["me/pendulum"]
-    assert not others
+def test_only_files_of_known_kinds_are_sent_and_fetched(
+    hub: Hub, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    push_to_hub(run, REPO)
+    ((_, files),) = hub.commits[REPO]
     known = {"README.md", "model.safetensors", "config.json", "evaluation.json"}
-    assert set(files) == known | {"provenance.json", "curve.png"}
+    assert files.keys() == known | {"provenance.json", "curve.png"}
     assert files["model.safetensors"] == (run / "model.safetensors").read_bytes()
     assert json.loads(files["config.json"])["warm_start"] == "demos.parquet"
 
-
-def test_pull_fetches_known_files_only_and_names_the_others(hub: Hub, run: Path) -> None:
-    push_to_hub(run, "me/pendulum")
-    hub.commit("me/pendulum", {"evil.pkl": b"x", "sub/model.safetensors": b"y"})
-
-    left_out = pull_from_hub("me/pendulum", run.parent / "pulled")
-
-    assert left_out == ["evil.pkl", "sub/model.safetensors"]
-    files = {path.name for path in (run.parent / "pulled").iterdir()}
-    assert files == set(hub.commits["me/pendulum"][0][1])
-    fetched = [path for _, path in hub.requests if "/resolve/" in path]
-    assert fetched
-    assert not [path for path in fetched if "evil" in path or "/sub/" in path]
+    evil = ["evil.pkl", "sub/evil.json", "../evil.json", "/etc/evil", "\x1b[2Jevil\nimel: well"]
+    hub.commit(REPO, dict.fromkeys(evil, b"x") | {f"{number}.bin": b"" for number in range(99)})
+    monkeypatch.chdir(run.parent)
+    assert main(["pull", REPO]) == 0
+    line, place = capsys.readouterr().out.splitlines()
+    assert place == "runs/pendulum"
+    assert line.startswith("left out, of no known kind: ../evil.json, /etc/evil, 0.bin")
+    assert line.isprintable()
+    assert len(line) < 500
+    assert files_below(run.parent / "runs") == {"pendulum", *(f"pendulum/{name}" for name in files)}
+    assert not [path for path in hub.requests if "evil" in path]
 
 
 def test_a_revision_is_what_was_published_then(hub: Hub, run: Path, trained: IMeL) -> None:
-    push_to_hub(run, "me/pendulum")
-    first = hub.commits["me/pendulum"][0][0]
+    push_to_hub(run, REPO)
+    first = hub.commits[REPO][0][0]
     small_model().learn(BATCH).save(run / "model.safetensors")
     (run / "evaluation.json").unlink()
-    push_to_hub(run, "me/pendulum")
+    push_to_hub(run, REPO)
 
-    assert load_from_hub("me/pendulum", revision=first).num_timesteps == 2 * BATCH
-    assert load_from_hub("me/pendulum").num_timesteps == BATCH
-    pull_from_hub("me/pendulum", run.parent / "first", revision=first)
+    assert load_from_hub(REPO, revision=first).num_timesteps == 2 * BATCH
+    assert load_from_hub(REPO).num_timesteps == BATCH
+    pull_from_hub(REPO, run.parent / "first", revision=first)
     pulled = IMeL.load(run.parent / "first" / "model.safetensors")
     assert differing(tensors_of(trained), tensors_of(pulled)) == []
 
 
-def test_a_damaged_model_is_neither_sent_nor_kept(hub: Hub, run: Path) -> None:
-    good = (run / "model.safetensors").read_bytes()
-    bad = good[:-4] + bytes(4 * [255])
-    push_to_hub(run, "me/pendulum")
-    hub.commit("me/pendulum", {"model.safetensors": bad})
-
-    with pytest.raises(ImelError, match="damaged"):
-        pull_from_hub("me/pendulum", run.parent / "pulled")
-    assert sorted(path.name for path in run.parent.iterdir() if path.name != "cache") == ["run"]
-
-    (run / "model.safetensors").write_bytes(bad)
-    with pytest.raises(ImelError, match="damaged"):
-        push_to_hub(run, "me/other")
-    assert "me/other" not in hub.visibility
-
-
-@pytest.mark.parametrize("content", [b"GIF89a", b"\x80\x04K\x01."])
-def test_what_is_not_what_its_name_says_is_refused(hub: Hub, run: Path, content: bytes) -> None:
-    push_to_hub(run, "me/pendulum")
-    for name in ("curve.png", "config.json"):
-        hub.commit("me/pendulum", {name: content})
-        with pytest.raises(ImelError, match=name):
-            pull_from_hub("me/pendulum", run.parent / "pulled")
-        assert not (run.parent / "pulled").exists()
-        hub.commit("me/pendulum", {name: (run / name).read_bytes()})
-
-
 def test_an_existing_folder_is_not_overwritten(hub: Hub, run: Path) -> None:
-    push_to_hub(run, "me/pendulum")
+    push_to_hub(run, REPO)
     before = {path.name: path.read_bytes() for path in run.iterdir()}
     with pytest.raises(ImelError, match="exists already"):
-        pull_from_hub("me/pendulum", run)
+        pull_from_hub(REPO, run)
     with pytest.raises(ImelError, match="exists already"):
         push_to_hub(run, str(run))
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
@@ -157,12 +162,12 @@ def test_the_token_is_in_no_message(
     wrong = "hf_aWrongOneThatTheServerEchoes"
     monkeypatch.setenv("HF_TOKEN", wrong)
 
-    assert main(["push", str(run), "me/pendulum"]) == 2
+    assert main(["push", str(run), REPO]) == 2
     with pytest.raises(ImelError) as caught:
-        load_from_hub("me/pendulum", token=wrong + "2")
+        load_from_hub(REPO, token=wrong + "2")
 
     said = capsys.readouterr()
-    assert said.err.startswith("imel: error: me/pendulum: ")
+    assert said.err.startswith(f"imel: error: {REPO}: ")
     assert said.err.count("\n") == 1
     assert "401" in said.err
     assert "401" in str(caught.value)
@@ -170,16 +175,21 @@ def test_the_token_is_in_no_message(
     assert hub.commits == {}
 
 
-@pytest.mark.parametrize("repo", ["me/nothing", "../nothing", "not a name"])
+@pytest.mark.parametrize("repo", ["me/nothing", "../nothing", "not a name", "./", "/"])
 def test_what_is_not_there_is_refused_in_one_line(
-    repo: str, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    repo: str,
+    hub: Hub,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["pull", repo, "--run-dir", str(tmp_path / "pulled")]) == 2
-    said = capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    before = files_below(tmp_path)
+    assert main(["pull", repo]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
     assert said.startswith("imel: error: ")
-    assert said.count("\n") == 1
-    assert repo.strip(".") in said
-    assert not (tmp_path / "pulled").exists()
+    assert repo.strip("./") in said
+    assert files_below(tmp_path) - {"runs"} == before
 
 
 def test_a_folder_serves_as_well(
@@ -198,10 +208,15 @@ def test_a_folder_serves_as_well(
     pulled = {path.name for path in Path("runs/pendulum").iterdir()}
     assert pulled == {path.name for path in Path("shared/pendulum").iterdir()} - {"evil.pkl"}
     assert differing(tensors_of(trained), tensors_of(load_from_hub("./shared/pendulum"))) == []
+    with pytest.raises(ImelError, match="a folder has no revisions"):
+        load_from_hub("./shared/pendulum", revision="v1")
+
+
+# --- the card ---
 
 
 def test_the_hub_can_read_the_card(run: Path) -> None:
-    data = ModelCard(model_card(run, "me/pendulum", "mit")).data
+    data = ModelCard(model_card(run, REPO, "mit")).data
 
     assert (data["license"], data["library_name"]) == ("mit", "imel")
     assert "reinforcement-learning" in data["tags"]
@@ -212,25 +227,22 @@ def test_the_hub_can_read_the_card(run: Path) -> None:
 
 
 def test_the_card_says_what_the_run_was(run: Path) -> None:
-    card = model_card(run, "me/pendulum")
-    low, high = interval(RETURNS) or (0.0, 0.0)
+    card = model_card(run, REPO)
 
-    assert f"| 95 % interval of the mean | {low:.2f} to {high:.2f} |" in card
-    assert "| `trust_region` | `0.1` |" in card
-    assert "| environment steps | 128 |" in card
-    assert "| commit of imel | " + "ab" * 20 + " |" in card
+    low, high = map(float, interval(RETURNS).split(" to "))
+    assert min(RETURNS) < low < np.mean(RETURNS) < high < max(RETURNS)
+    assert interval([5.0]) == interval([5.0, 5.0]) == "unknown"
+    assert (
+        f"**-121.00** (95 % interval {low:.2f} to {high:.2f}; worst -140.00, best -90.00)" in card
+    )
+    assert "`trust_region=0.1`" in card
+    assert "Trained for 128 environment steps, seed 0" in card
+    assert "imel at commit " + "ab" * 20 + "." in card
     assert 'load_from_hub("me/pendulum", env="Pendulum-v1")' in card
-    assert "![Return of the training episodes](curve.png)" in card
+    assert "![Training returns](curve.png)" in card
     assert "policy.png" not in card  # which this run has not
     assert "No licence was chosen" in card
     assert "gamma" not in card  # as it is by default
-
-
-def test_the_interval_is_over_episodes() -> None:
-    low, high = interval(RETURNS) or (0.0, 0.0)
-    assert min(RETURNS) < low < np.mean(RETURNS) < high < max(RETURNS)
-    assert interval([5.0]) is None
-    assert interval([5.0, 5.0]) == (5.0, 5.0)
 
 
 def test_a_model_without_a_run_has_a_card(tmp_path: Path, trained: IMeL) -> None:
@@ -240,12 +252,130 @@ def test_a_model_without_a_run_has_a_card(tmp_path: Path, trained: IMeL) -> None
     assert "an unnamed environment" in card.text
 
 
+MARKUP = "1.0 <script>alert(1)</script> | [x](javascript:alert(1))\n# Heading"
+
+
+def test_a_card_holds_no_markup_of_strangers(run: Path, tmp_path: Path) -> None:
+    manifest, tensors = taken_apart(run / "model.safetensors")
+    manifest["versions"] |= {"torch": MARKUP, MARKUP: "2"}
+    forge(run / "model.safetensors", manifest, tensors)
+    own = {"run": manifest["run"]["id"], "commit": MARKUP}
+    (run / "provenance.json").write_text(json.dumps(own))
+    card = model_card(run, REPO)
+    assert not [each for each in ("<script", "[x](", "\n# Heading") if each in card]
+
+    forge(run / "model.safetensors", manifest | {"policy": MARKUP}, tensors)
+    (run / "config.json").unlink()
+    refused(tmp_path, lambda: push_to_hub(run, str(tmp_path / "pushed")))
+
+
+# --- runs of strangers, and damaged ones ---
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_a_file_that_is_too_large_is_neither_fetched_nor_sent(
+    name: str, hub: Hub, run: Path, tmp_path: Path
+) -> None:
+    push_to_hub(run, REPO)
+    asked, hub.sizes = len(hub.requests), {name: 1 << 40}
+    pulled, pushed = tmp_path / "pulled", str(tmp_path / "pushed")
+    attempts: list[Callable[[], object]] = [lambda: pull_from_hub(REPO, pulled)]
+    attempts += [lambda: load_from_hub(REPO)] * (name == "model.safetensors")
+    for attempt in attempts:
+        assert f"{name} is larger than" in refused(tmp_path, attempt)
+    assert not [path for path in hub.requests[asked:] if "resolve" in path]
+
+    os.truncate(run / name, 1 << 40)  # which takes no room on disk
+    for attempt in (lambda: pull_from_hub(str(run), pulled), lambda: push_to_hub(run, pushed)):
+        assert f"{name} is larger than" in refused(tmp_path, attempt)
+
+
+@pytest.mark.parametrize("content", [b"GIF89a", b"\x80\x04K\x01."])
+@pytest.mark.parametrize("name", ["curve.png", "config.json"])
+def test_what_is_not_what_its_name_says_is_refused(
+    name: str, content: bytes, hub: Hub, run: Path, tmp_path: Path
+) -> None:
+    push_to_hub(run, REPO)
+    hub.commit(REPO, {name: content})
+    assert name in refused(tmp_path, lambda: pull_from_hub(REPO, tmp_path / "pulled"))
+
+
+FALSE: dict[str, dict[str, Any]] = {
+    "a better mean": {"deterministic": PLAYED | {"mean": 1e6}},
+    "another task": {"env": "HalfCheetah-v5"},
+    "more steps": {"timesteps": 10**9},
+}
+
+
+@pytest.mark.parametrize("changes", FALSE.values(), ids=FALSE.keys())
+def test_an_evaluation_of_something_else_is_neither_fetched_nor_published(
+    changes: dict[str, Any], run: Path, tmp_path: Path
+) -> None:
+    (run / "evaluation.json").write_text(json.dumps(EVALUATION | changes))
+    pulled, pushed = tmp_path / "pulled", str(tmp_path / "pushed")
+    for attempt in (lambda: pull_from_hub(str(run), pulled), lambda: push_to_hub(run, pushed)):
+        assert "evaluation.json is not" in refused(tmp_path, attempt)
+
+
+SPOILED: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], object]] = {
+    "NaN": lambda _, tensors: tensors["policy/coefficients"].fill_(float("nan")),
+    "a foreign tensor": lambda _, tensors: tensors.update({"evil": torch.zeros(3)}),
+    "a foreign setting": lambda manifest, _: manifest["settings"].update({"evil": 1}),
+    "sizes that are claimed": lambda manifest, _: manifest["settings"].update(memory_size=2**40),
+}
+
+
+@pytest.mark.parametrize("spoil", [None, *SPOILED.values()], ids=["damaged", *SPOILED.keys()])
+def test_a_hostile_or_damaged_model_is_neither_fetched_nor_published(
+    spoil: Callable[[dict[str, Any], dict[str, torch.Tensor]], object] | None,
+    run: Path,
+    hub: Hub,
+    tmp_path: Path,
+) -> None:
+    model = run / "model.safetensors"
+    push_to_hub(run, REPO)
+    if spoil is None:
+        model.write_bytes(model.read_bytes()[:-4] + bytes(4 * [255]))
+    else:
+        manifest, tensors = taken_apart(model)
+        spoil(manifest, tensors)
+        forge(model, manifest, tensors)
+    hub.commit(REPO, {model.name: model.read_bytes()})
+    asked = len(hub.requests)
+    refused(tmp_path, lambda: push_to_hub(run, "me/other"))
+    assert len(hub.requests) == asked
+    refused(tmp_path, lambda: pull_from_hub(REPO, tmp_path / "pulled"))
+    refused(tmp_path, lambda: load_from_hub(REPO))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\xff\xfe", b"r,l,t\n" + b"x,y,z\n", b"#{\nr,l,t,steps\nnan,1,1,1\n", b"r" * 10_000_000],
+    ids=["empty", "no text", "no numbers", "NaN", "one long line"],
+)
+def test_logs_of_a_stranger_are_drawn_or_refused_in_one_line(
+    content: bytes, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "monitor.csv").write_bytes(content)
+    code = main(["plot", str(run)])
+    said = capsys.readouterr().err
+    assert code in (0, 2)
+    assert code == 0 or said.splitlines()[-1].startswith("imel: error: ")
+    assert "Traceback" not in said
+    assert len(said) < 2000
+
+
+# --- the package ---
+
+
 def test_what_is_published_are_files_of_a_run() -> None:
     names = {value for value in vars(layout).values() if isinstance(value, str)}
     assert set(KNOWN) - {"README.md"} <= names
 
 
-def test_the_package_is_imported_only_where_it_is_used() -> None:
+def test_the_package_is_imported_only_where_it_is_used(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code = (
         "import sys, imel, imel.hub, imel.datasets\n"
         "from imel.cli.main import main\n"
@@ -253,9 +383,6 @@ def test_the_package_is_imported_only_where_it_is_used() -> None:
         "assert not {'huggingface_hub', 'minari', 'pyarrow'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-
-
-def test_without_the_package_the_extra_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImelError, match=r"imel\[hub\]"):
-        push_to_hub(run, "me/pendulum")
+        push_to_hub(run, REPO)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from imel import IMeL
 from imel.policies import Policy, RidgePolicy
@@ -192,22 +191,3 @@ def test_a_model_takes_the_parameters_of_one_with_more_lessons() -> None:
     np.testing.assert_array_equal(
         other.predict(STATES, deterministic=True)[0], taught.predict(STATES, deterministic=True)[0]
     )
-
-
-def test_the_gradient_of_features_is_that_of_finite_differences() -> None:
-    policy = policy_of(ridge_model().learn(4 * BATCH)).double()
-    states = torch.from_numpy(STATES).double()
-    states[0, 0] = 9.0  # clipped: nothing changes there
-
-    def mean(at: Tensor) -> Tensor:
-        means: Tensor = policy.features(at) @ policy.coefficients
-        return means
-
-    found = policy.features.gradient(states, policy.coefficients)
-    for dimension in range(2):
-        step = torch.zeros(2, dtype=torch.float64)
-        step[dimension] = 1e-5
-        slopes = (mean(states + step) - mean(states - step)) / 2e-5
-        torch.testing.assert_close(found[:, :, dimension], slopes, rtol=1e-5, atol=1e-8)
-    assert found[0, :, 0].tolist() == [0.0]
-    assert found[0, :, 1].abs().max() > 0

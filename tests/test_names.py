@@ -19,6 +19,8 @@ TASKS = [
     and spec.id.endswith(("-v4", "-v5"))
     and spec.id != "Pusher-v4"  # which the present MuJoCo does not run
 ]
+DISCRETE = ["CartPole-v1", "MountainCar-v0", "Acrobot-v1"]
+DISCRETE += ["FrozenLake", "FrozenLake8x8", "CliffWalking", "Taxi"]
 
 
 def made(env_id: str, **options: Any) -> Any:
@@ -36,10 +38,8 @@ def test_every_mujoco_and_classic_task_has_names_for_all_its_dimensions(env_id: 
     pytest.importorskip("mujoco")
     env = made(env_id)
     names = names_in(env)
-    assert (len(names.state),) == env.observation_space.shape
-    assert (len(names.action),) == env.action_space.shape
-    for each in (names.state, names.action):
-        assert len(set(each)) == len(each), "no name twice"
+    for each, space in ((names.state, env.observation_space), (names.action, env.action_space)):
+        assert (len(set(each)),) == space.shape, "no name twice"
         assert not any(name.startswith(("state ", "action ")) for name in each)
 
 
@@ -52,8 +52,7 @@ def test_names_are_in_the_order_of_mujocos_joints(env_id: str) -> None:
     joints = joints[1:] if env_id in ("Ant-v5", "Humanoid-v5") else joints[3:]
     moved = [model.joint(model.actuator_trnid[i, 0]).name for i in range(model.nu)]
     angles = [name.removesuffix(" angle") for name in names.state if name.endswith(" angle")]
-    angles = [name for name in angles if name != "torso"]
-    called = dict(zip(joints, angles, strict=True))
+    called = dict(zip(joints, [name for name in angles if name != "torso"], strict=True))
     assert [f"{called[joint]} torque" for joint in moved] == list(names.action)
     if env_id == "HalfCheetah-v5":
         assert (called["bshin"], called["ffoot"]) == ("back shin", "front foot")
@@ -61,13 +60,7 @@ def test_names_are_in_the_order_of_mujocos_joints(env_id: str) -> None:
         assert (called["abdomen_y"], called["left_elbow"]) == ("abdomen y", "left elbow")
 
 
-@pytest.mark.parametrize(
-    "env_id",
-    [
-        *("CartPole-v1", "MountainCar-v0", "Acrobot-v1", "FrozenLake", "FrozenLake8x8"),
-        *("CliffWalking", "Taxi"),
-    ],
-)
+@pytest.mark.parametrize("env_id", DISCRETE)
 def test_every_discrete_task_has_names_for_all_its_options(env_id: str) -> None:
     options = int(made(env_id).action_space.n)
     names = names_for(env_id, Dimensions(1, options, [range(options)])).action
@@ -75,20 +68,14 @@ def test_every_discrete_task_has_names_for_all_its_options(env_id: str) -> None:
     assert not any(name.startswith("action ") for name in names)
 
 
-def test_options_without_names_have_their_numbers_in_the_environment() -> None:
+def test_what_has_no_name_has_its_number_in_the_environment() -> None:
     assert names_for(None, Dimensions(1, 2, [range(5, 7)])).action == ("action 5", "action 6")
     several = names_for(None, Dimensions(1, 5, [range(2), range(1, 4)])).action
     assert several == ("choice 0: 0", "choice 0: 1", "choice 1: 1", "choice 1: 2", "choice 1: 3")
-
-
-def test_an_unknown_width_or_task_has_numbers() -> None:
     names = names_for("Humanoid-v5", Dimensions(45, 17))
-    assert names.state[:2] == ("state 0", "state 1")
-    assert names.action[0] == "abdomen y torque"
-    assert names_for("Nothing-v0", Dimensions(1, 2)) == DimensionNames(
-        ("state 0",), ("action 0", "action 1")
-    )
-    assert names_for(None, Dimensions(1, 1)).state == ("state 0",)
+    assert (names.state[1], names.action[0]) == ("state 1", "abdomen y torque")
+    unknown = names_for("Nothing-v0", Dimensions(1, 2))
+    assert unknown == DimensionNames(("state 0",), ("action 0", "action 1"))
 
 
 def test_an_environment_names_its_own_dimensions() -> None:

@@ -32,7 +32,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "trackio": ("trackio",),
     "tune": ("optuna",),
-    "probe": ("sklearn",),
     "datasets": ("minari", "h5py", "pyarrow"),
     "hub": ("huggingface_hub",),
     "ray": ("ray",),

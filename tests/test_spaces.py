@@ -123,7 +123,7 @@ def test_explanation_names_what_cart_pole_does() -> None:
     assert "adds to the logits" in text
     chosen = int(np.argmax(why.mean))
     assert text.startswith(why.names.action[chosen])
-    np.testing.assert_allclose(why.along, why.lessons.contributions[:, chosen])
+    np.testing.assert_allclose(why.projection, why.lessons.contributions[:, chosen])
 
 
 def test_environment_gets_actions_of_its_space() -> None:

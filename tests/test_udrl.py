@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,27 +12,30 @@ import pytest
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import make_vec_env
 
-from imel.bench.algorithms import find_algorithm
-from imel.bench.run import FINAL_EPISODES, Run, train
+from benchmarks import udrl
+from benchmarks.udrl import Commanded, Settings, Udrl
+from imel.bench.run import FINAL_EPISODES
+from imel.bench.store import Store
 from imel.bench.tasks import find_task
-from imel.bench.udrl import Commanded, Udrl, UdrlSettings
+from imel.report.results import gather
+from pages import ROOT
 from small import points
 from toy import ScriptedEnv
 
 Array = NDArray[Any]
-SMALL = UdrlSettings(n_envs=4, steps_per_iteration=64, updates_per_iteration=50, hidden=32)
+SMALL = Settings(n_envs=4, steps_per_iteration=64, updates_per_iteration=50, hidden=32)
 
 
 class GuessEnv(gymnasium.Env[Array, Any]):
     """Ten steps, each of which pays where the action has the sign that is shown."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
-    action_space: gymnasium.Space[Any] = gymnasium.spaces.Discrete(2)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
-        super().reset(seed=seed)
+    def __init__(self, action_space: gymnasium.Space[Any]) -> None:
+        self.action_space = action_space
+
+    def reset(self, **arguments: Any) -> tuple[Array, dict[str, Any]]:
+        super().reset(**arguments)
         self.left = 10
         return self._shown(), {}
 
@@ -42,12 +47,6 @@ class GuessEnv(gymnasium.Env[Array, Any]):
     def _shown(self) -> Array:
         self.state = float(self.np_random.uniform(-1.0, 1.0))
         return np.array([self.state], np.float32)
-
-
-class ContinuousGuessEnv(GuessEnv):
-    """The same by the sign of a number."""
-
-    action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)
 
 
 def test_commands_lose_what_was_obtained_and_begin_again_with_the_episode() -> None:
@@ -68,10 +67,10 @@ def test_commands_lose_what_was_obtained_and_begin_again_with_the_episode() -> N
 
 
 def test_best_episodes_are_kept_with_the_commands_they_fulfilled() -> None:
-    model = Udrl(points(), 0, UdrlSettings(**{**vars(SMALL), "replay_size": 3, "last_few": 2}))
+    model = Udrl(points(), 0, replace(SMALL, replay_size=3, last_few=2))
     for total in (1.0, 4.0, 2.0, 3.0):
         inputs = np.zeros(4, np.float32)
-        model._remember([[inputs, np.zeros(2), total / 2.0]] * 2)
+        model.remember([[inputs, np.zeros(2), total / 2.0]] * 2)
     assert [episode.total for episode in model.best] == [4.0, 3.0, 2.0]
     assert model.best[0].inputs[:, -2:].tolist() == [[4.0, 2.0], [2.0, 1.0]]
     assert model.evaluation_command().tolist() == [3.5, 2.0]
@@ -81,40 +80,33 @@ def test_best_episodes_are_kept_with_the_commands_they_fulfilled() -> None:
     assert 3.9 < drawn[:, 0].max() <= 4.0, "up to a standard deviation above the mean"
 
 
-@pytest.mark.parametrize("env", [ContinuousGuessEnv, GuessEnv])
-def test_udrl_learns_a_toy_task(env: Any) -> None:
-    model = Udrl(make_vec_env(env, 4, seed=0), 1, SMALL)
-    model.learn(4096)
-    best = model.evaluation_command()[0]
-    first, last = played(model, env, random=True), played(model, env, random=False)
-    assert last > first + 0.5 * (best - first), (first, last, best)
+@pytest.mark.parametrize(
+    "actions", [gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(-2.0, 2.0, (1,))], ids=type
+)
+def test_udrl_learns_a_toy_task(actions: Any) -> None:
+    env, others = (make_vec_env(lambda: GuessEnv(actions), 4, seed=seed) for seed in (0, 100))
+    model = Udrl(env, 1, SMALL)
+    first = udrl.evaluate(model, others, 20)
+    while model.steps < 4096:
+        model.iterate()
+    best, last = model.evaluation_command()[0], udrl.evaluate(model, others, 20)
+    assert np.mean(last) > np.mean(first) + 0.5 * (best - np.mean(first)), (first, last, best)
 
 
-def played(model: Udrl, env: Any, random: bool) -> float:
-    """The mean return of twenty episodes, deterministic or at random."""
-    inner = make_vec_env(env, 4, seed=100)
-    commanded = Commanded(inner, model.evaluation_command)
-    observation: Any = commanded.reset()
-    returns: list[float] = []
-    inner.action_space.seed(0)
-    while len(returns) < 20:
-        actions = model.predict(observation, deterministic=True)[0]
-        if random:
-            actions = np.array([inner.action_space.sample() for _ in range(4)])
-        observation, _, _, infos = commanded.step(actions)
-        returns += [info["episode"]["r"] for info in infos if "episode" in info]
-    return float(np.mean(returns))
+def test_udrl_fills_a_store_that_is_reported_once_for_each_seed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--tasks", "Pendulum-v1", "--steps", "2048", "--store", str(tmp_path), "--seeds"]
+    udrl.main([*command, "3"])
+    udrl.main([*command, "3", "4"])
+    assert len(capsys.readouterr().out.splitlines()) == 2, "what is there is not run again"
+    (task,) = gather(Store(tmp_path).rows()).tasks
+    assert [run.seed for run in task.groups["udrl"].runs] == [3, 4]
+    rows = udrl.train(find_task("Pendulum-v1"), 3, 2048, Settings())
+    assert len(rows[-1]["eval_returns"]) == FINAL_EPISODES
+    assert task.groups["udrl"].runs[0].evaluated == pytest.approx(rows[-1]["eval_return"])
 
 
-def test_udrl_runs_in_the_bench_the_same_each_time() -> None:
-    run = Run("Pendulum-v1", "udrl", 3, 3000, {"warm_up_episodes": 4, "updates_per_iteration": 5})
-    first, second = train(run), train(run)
-    assert len(first[-1]["eval_returns"]) == FINAL_EPISODES
-    assert [row["eval_returns"] for row in first] == [row["eval_returns"] for row in second]
-    assert first[-1]["settings"]["updates_per_iteration"] == 5
-
-
-def test_udrl_has_one_setting_for_all_tasks() -> None:
-    algorithm = find_algorithm("udrl")
-    settings = [algorithm.settings(find_task(task), {}) for task in ("hopper", "inverted-pendulum")]
-    assert settings[0] == settings[1] == vars(UdrlSettings())
+def test_committed_runs_have_the_present_settings() -> None:
+    run = udrl.identity(find_task("hopper"), 30, 300_000, Settings())
+    assert Store(ROOT / "results" / "paper").final_row(run) is not None

@@ -12,22 +12,18 @@ import torch
 from imel.cli.main import main
 from imel.errors import ImelError
 from imel.explain import policy_without
-from imel.explain.reduced import (
-    largest_lessons,
-    lesson_shares,
-    lesson_sizes,
-    similar_lessons,
-)
+from imel.explain.reduced import largest_lessons, lesson_shares, lesson_sizes, similar_lessons
 from imel.explain.worth import PlayedEpisode, Worth, lesson_worth
 from imel.policies import Policy, RidgePolicy
 from imel.runs.evaluation import evaluate
-from small import BATCH, STATES
-from test_lessons import policy_of, ridge_model
+from small import BATCH, STATES, small_model
 
 
 @pytest.fixture(scope="module")
 def policy() -> RidgePolicy:
-    return policy_of(ridge_model().learn(6 * BATCH))
+    policy = small_model().learn(6 * BATCH).policy
+    assert isinstance(policy, RidgePolicy)
+    return policy
 
 
 def one_step(policy: RidgePolicy, target: float, count: int) -> list[PlayedEpisode]:
@@ -47,32 +43,43 @@ def test_worth_is_the_slope_of_the_return_along_each_lesson(policy: RidgePolicy)
     target = 2.0
     worth = lesson_worth(policy, one_step(policy, target, 4000), gamma=0.9)
     states = torch.from_numpy(STATES)
-    mean = policy.act(states)[0]
     features = policy.features(policy.normaliser(states))
     added = torch.einsum("tp,lpa->lta", features, policy.lessons.column("coefficients"))
-    expected = (-2.0 * (mean - target) * added).sum(dim=2).mean(dim=1).numpy()
+    slopes = -2.0 * (policy.act(states)[0] - target) * added
+    expected = slopes.sum(dim=2).mean(dim=1).numpy()
     assert np.abs((worth.values - expected) / worth.errors).max() < 4.5
     assert np.abs(expected / worth.errors).max() > 10, "it is no test of noise alone"
     assert worth.episodes == 4000
+    with pytest.raises(ImelError, match="at least four episodes"):
+        lesson_worth(policy, one_step(policy, target, 3), gamma=0.9)
 
 
 def test_harmful_lessons_are_those_well_below_zero_the_worst_first() -> None:
-    worth = Worth(np.array([-1.0, -5.0, 3.0, -3.0]), np.array([1.0, 1.0, 1.0, 1.0]), 8)
+    worth = Worth(np.array([-1.0, -5.0, 3.0, -3.0]), np.ones(4), 8)
     assert worth.harmful().tolist() == [1, 3]
     assert worth.harmful(least=4.0).tolist() == [1]
 
 
-def test_an_error_bar_needs_episodes(policy: RidgePolicy) -> None:
-    with pytest.raises(ImelError, match="at least four episodes"):
-        lesson_worth(policy, one_step(policy, 0.0, 3), gamma=0.9)
-
-
 def test_the_most_similar_lesson_is_the_one_that_visited_the_states(policy: RidgePolicy) -> None:
-    row = 9
-    visited = policy.lessons.column("samples")[row].numpy()
-    found = similar_lessons(policy, visited, 3)
-    assert found[0] == policy.lessons.column("episodes")[row]
-    assert len(set(found.tolist())) == 3
+    found = similar_lessons(policy, policy.lessons.column("samples")[9].numpy(), 3)
+    assert found[0] == policy.lessons.column("episodes")[9]
+    assert len({*found.tolist()}) == 3
+
+
+def test_shares_add_up_to_the_policy_and_decide_which_lessons_are_the_largest(
+    policy: RidgePolicy,
+) -> None:
+    shares, states = lesson_shares(policy), policy.memory.column("states")
+    means, episodes = policy.act(states)[0], policy.lessons.column("episodes").tolist()
+    for row in (0, len(episodes) // 2, len(episodes) - 1):
+        taught = means - policy_without(policy, lessons=[episodes[row]]).act(states)[0]
+        expected = float((taught * means).sum() / means.square().sum())
+        assert shares[row] == pytest.approx(expected, abs=1e-4)
+        size = taught.square().sum(dim=1).mean().sqrt()
+        assert lesson_sizes(policy)[row] == pytest.approx(float(size), rel=1e-2)
+    assert shares.sum() == pytest.approx(1.0)
+    largest = [episodes.index(episode) for episode in largest_lessons(policy, 3)]
+    assert sorted(shares)[:-4:-1] == pytest.approx(shares[largest])
 
 
 # --- from the command line ---
@@ -91,7 +98,7 @@ def test_harmful_lessons_are_dropped_and_what_comes_of_it_is_said(
     run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = Policy.load(str(run_dir / "model.safetensors"))
-    assert policy.lessons is not None
+    assert isinstance(policy, RidgePolicy)
     count = len(policy.lessons)
     worth = Worth(np.linspace(-3.0, 3.0, count), np.ones(count), 4)
     monkeypatch.setattr("imel.cli.lessons.lesson_worth", lambda *_: worth)
@@ -102,8 +109,7 @@ def test_harmful_lessons_are_dropped_and_what_comes_of_it_is_said(
     harmful = episodes[worth.scores < -2.0].tolist()
     assert found["worth"]["harmful"] == found["dropped"]["lessons"] == harmful
     assert found["worth"]["helpful"] == episodes[worth.scores > 2.0].tolist()
-    reduced = policy_without(policy, lessons=harmful)
-    expected = evaluate(reduced, "Pendulum-v1", 2).returns
+    expected = evaluate(policy_without(policy, lessons=harmful), "Pendulum-v1", 2).returns
     assert found["dropped"]["without"] == pytest.approx(expected)
     change = np.mean(expected) - np.mean(found["dropped"]["whole"])
     assert found["dropped"]["change"] == pytest.approx(change)
@@ -136,21 +142,3 @@ def test_worth_is_estimated_from_episodes_that_no_evaluation_plays(
     assert 0.7 < noise.std() < 1.3, "actions are sampled"
     assert len({tuple(episode.states[0]) for episode in seen}) == 4, "from different starts"
     assert len(found["worth"]["lessons"]) == len(policy.lessons)  # type: ignore[arg-type]
-
-
-def test_shares_add_up_to_the_policy_and_decide_which_lessons_are_the_largest(
-    run_dir: Path,
-) -> None:
-    policy = Policy.load(str(run_dir / "model.safetensors"))
-    assert policy.lessons is not None
-    shares = lesson_shares(policy)
-    states = policy.memory.column("states")
-    means = policy.act(states)[0]
-    episodes = policy.lessons.column("episodes").tolist()
-    for row in (0, len(episodes) // 2, len(episodes) - 1):
-        taught = means - policy_without(policy, lessons=[episodes[row]]).act(states)[0]
-        expected = float((taught * means).sum() / means.square().sum())
-        assert shares[row] == pytest.approx(expected, abs=1e-4)
-    assert shares.sum() == pytest.approx(1.0)
-    largest = [episodes.index(episode) for episode in largest_lessons(policy, 3)]
-    assert sorted(shares)[:-4:-1] == pytest.approx(shares[largest])

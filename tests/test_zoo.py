@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -20,11 +21,11 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.utils import ConstantSchedule
 
-from imel import IMeL
+from imel import IMeL, zoo
 from imel.bench.tasks import TASKS
 from imel.policies.paper.paper_policy import FitSettings
 from imel.settings import parse_schedule
-from imel.zoo import HYPERPARAMETERS, __main__, algorithm
+from imel.zoo import HYPERPARAMETERS, __main__
 from small import FITTED, POLICIES, answers, points, small_model, tensors_of
 
 ENV = "Pendulum-v1"
@@ -54,14 +55,8 @@ for words in json.loads(sys.argv[1]):
 def python(*words: str, cwd: Path) -> str:
     """What a Python process prints; it has to end well."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}
-    result = subprocess.run(
-        [sys.executable, *words],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, *words]
+    result = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert "RuntimeWarning" not in result.stderr
     return result.stdout
@@ -83,16 +78,13 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def printed(logs: Path) -> dict[str, str]:
     """What the other scripts print about that training, by their names."""
-    play = ["enjoy", *WHAT, "-f", "logs", "--no-render", "-n", "200", "--seed", "5"]
     scripts = [
-        play,
+        ["enjoy", *WHAT, "-f", "logs", "--no-render", "-n", "200", "--seed", "5"],
         ["plot_train", "-a", "imel", "-e", ENV, "-f", "logs", "-w", "1"],
         ["all_plots", "-a", "imel", "-e", ENV, "-f", "logs", "--no-display"],
-        [
-            *("train", *WHAT, "-i", f"logs/imel/{ENV}_1/{ENV}.zip", "-f", "more"),
-            *("--eval-freq", "-1", "-n", "400", "-params", "trust_region:0.3", *TINY),
-        ],
+        ["train", *WHAT, "-i", f"logs/imel/{ENV}_1/{ENV}.zip", "-f", "more", "--eval-freq", "-1"],
     ]
+    scripts[-1] += ["-n", "400", "-params", "trust_region:0.3", *TINY]
     output = python("-c", SCRIPT, json.dumps(scripts), cwd=logs.parent)
     parts = re.split(r"^script: (\w+)\n", output, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -103,18 +95,13 @@ def folder(logs: Path) -> Path:
     return logs / "imel" / f"{ENV}_1"
 
 
-def test_the_zoo_trains_on_as_many_environments_as_the_file_says(folder: Path) -> None:
+def test_the_zoo_trains_and_saves_a_model_as_the_file_says(folder: Path) -> None:
     assert len(list(folder.glob("*.monitor.csv"))) == 8
     assert load_results(str(folder)).l.sum() == STEPS
     config = yaml.unsafe_load((folder / ENV / "config.yml").read_text())
-    assert config["n_envs"] == 8
-    assert config["policy"] == "RidgePolicy"
-
-
-def test_what_the_zoo_saved_is_the_trained_model(folder: Path) -> None:
+    assert (config["n_envs"], config["policy"]) == (8, "RidgePolicy")
     model = IMeL.load(folder / f"{ENV}.safetensors")
-    assert model.num_timesteps == STEPS
-    assert model.settings.rollout_size == 400
+    assert (model.num_timesteps, model.settings.rollout_size) == (STEPS, 400)
     for name in (ENV, "best_model", "rl_model_800_steps"):
         assert (folder / f"{name}.zip").resolve() == (folder / f"{name}.safetensors").resolve()
 
@@ -131,14 +118,12 @@ def test_enjoy_plays_the_saved_model(folder: Path, printed: dict[str, str]) -> N
     assert f"Episode Reward: {total:.2f}\n" in printed["enjoy"]
 
 
-def test_plot_train_draws_every_episode(logs: Path, folder: Path, printed: dict[str, str]) -> None:
+def test_the_plots_are_of_every_episode_and_the_last_evaluation(
+    logs: Path, folder: Path, printed: dict[str, str]
+) -> None:
     (line,) = json.loads((logs.parent / "lines.json").read_text())
     episodes = load_results(str(folder))
     np.testing.assert_allclose(line, np.c_[episodes.l.cumsum(), episodes.r])
-    assert "plot_train" in printed
-
-
-def test_all_plots_tabulates_the_last_evaluation(folder: Path, printed: dict[str, str]) -> None:
     last = np.load(folder / "evaluations.npz")["results"][-1].mean()
     assert f"|{ENV} |{last:.0f} +/- 0|" in printed["all_plots"]
 
@@ -146,10 +131,8 @@ def test_all_plots_tabulates_the_last_evaluation(folder: Path, printed: dict[str
 def test_training_goes_on_from_a_saved_model(
     logs: Path, folder: Path, printed: dict[str, str]
 ) -> None:
-    before, after = (
-        IMeL.load(place / f"{ENV}.zip")
-        for place in (folder, logs.parent / "more" / "imel" / f"{ENV}_1")
-    )
+    before = IMeL.load(folder / f"{ENV}.zip")
+    after = IMeL.load(logs.parent / "more" / "imel" / f"{ENV}_1" / f"{ENV}.zip")
     assert "Loading pretrained agent" in printed["train"]
     assert after.iteration == before.iteration + 1
     assert after.policy.normaliser.count == before.policy.normaliser.count + 400
@@ -159,55 +142,43 @@ def test_training_goes_on_from_a_saved_model(
 # --- hyperparameters ---
 
 
-@pytest.fixture(scope="module")
-def hyperparameters() -> dict[str, dict[str, Any]]:
-    loaded: dict[str, dict[str, Any]] = yaml.safe_load(HYPERPARAMETERS.read_text())
-    return loaded
-
-
-def test_every_entry_of_the_file_is_a_valid_model(hyperparameters: dict[str, Any]) -> None:
-    for env_id, entry in hyperparameters.items():
-        settings = dict(entry)
-        policy = POLICIES[settings.pop("policy")]
-        assert settings.pop("n_timesteps") > 0
-        assert policy.Settings().updated(settings).n_envs == settings["n_envs"]
+def test_the_file_has_valid_settings_one_default_and_the_steps_of_the_benchmark() -> None:
+    entries: dict[str, dict[str, Any]] = yaml.safe_load(HYPERPARAMETERS.read_text())
+    steps = {env_id: entry.pop("n_timesteps") for env_id, entry in entries.items()}
+    policy = POLICIES[entries["default"]["policy"]]
+    settings = {k: v for k, v in entries["default"].items() if k != "policy"}
+    assert policy.Settings().updated(settings).n_envs == settings["n_envs"]
+    for env_id, entry in entries.items():
+        assert entry == entries["default"]
         assert env_id == "default" or gymnasium.spec(env_id)
-
-
-def test_the_file_has_the_tasks_of_the_benchmark_with_their_steps(
-    hyperparameters: dict[str, Any],
-) -> None:
-    for task in TASKS.values():
-        assert hyperparameters[task.env_id]["n_timesteps"] == task.steps
-        # One default for all of them
-        others = {**hyperparameters[task.env_id], "n_timesteps": 0}
-        assert others == {**hyperparameters["default"], "n_timesteps": 0}
+    assert all(steps[task.env_id] == task.steps for task in TASKS.values())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "file"),
     [
-        (["--algo", "imel"], ["--algo", "imel", "--conf-file", str(HYPERPARAMETERS)]),
-        (
-            ["--algo=imel", "-n", "9"],
-            ["--algo=imel", "-n", "9", "--conf-file", str(HYPERPARAMETERS)],
-        ),
-        (["--algo", "imel", "-conf", "mine.yml"], ["--algo", "imel", "-conf", "mine.yml"]),
-        (["--algo", "ppo"], ["--algo", "ppo"]),
-        ([], []),
+        ("--algo imel", str(HYPERPARAMETERS)),
+        ("--algo=imel -n 9", str(HYPERPARAMETERS)),
+        ("--algo imel -conf mine.yml", "mine.yml"),
+        ("--algo ppo", None),
+        ("", None),
     ],
 )
 def test_the_file_is_used_for_imel_unless_another_is_named(
-    arguments: list[str], expected: list[str]
+    arguments: str, file: str | None
 ) -> None:
-    assert __main__.with_hyperparameters(arguments) == expected
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-conf", "--conf-file")
+    known, others = parser.parse_known_args(__main__.with_hyperparameters(arguments.split()))
+    assert known.conf_file == file
+    assert others == arguments.replace("-conf mine.yml", "").split()
 
 
 # --- the zoo's way to make, save and load ---
 
 
-def zoo_model(**arguments: Any) -> algorithm.IMeL:
-    return algorithm.IMeL("MkiPolicy", points(), seed=0, **{**FITTED, **arguments})
+def zoo_model(**arguments: Any) -> zoo.IMeL:
+    return zoo.IMeL("MkiPolicy", points(), seed=0, **{**FITTED, **arguments})
 
 
 def rate_of(model: IMeL) -> float | str:
@@ -216,26 +187,21 @@ def rate_of(model: IMeL) -> float | str:
 
 
 def test_the_zoos_schedules_become_plain_data(tmp_path: Path) -> None:
-    constant = zoo_model(learning_rate=ConstantSchedule(2e-3))
-    linear = zoo_model(learning_rate=SimpleLinearSchedule(2e-3))
-    constant.save(tmp_path / "constant")
-    linear.save(tmp_path / "linear")
+    zoo_model(learning_rate=ConstantSchedule(2e-3)).save(tmp_path / "constant")
+    zoo_model(learning_rate=SimpleLinearSchedule(2e-3)).save(tmp_path / "linear")
 
     assert rate_of(IMeL.load(tmp_path / "constant")) == 2e-3
     schedule = parse_schedule("learning_rate", rate_of(IMeL.load(tmp_path / "linear")))
-    assert [schedule(left) for left in (1.0, 0.5, 0.0)] == pytest.approx(
-        [2e-3, 1e-3, 0.0], abs=1e-8
-    )
+    rates = [schedule(left) for left in (1.0, 0.5, 0.0)]
+    assert rates == pytest.approx([2e-3, 1e-3, 0.0], abs=1e-8)
 
 
 def test_a_model_saved_again_keeps_its_second_name(tmp_path: Path) -> None:
-    model = zoo_model()
+    model, path = zoo_model(), tmp_path / "model.zip"
     for steps in (64, 128):
         model.learn(64, reset_num_timesteps=False)
-        model.save(tmp_path / "model.zip")
-        loaded = algorithm.IMeL.load(
-            tmp_path / "model.zip", custom_objects={"learning_rate": 0.0}, device="cpu", seed=1
-        )
+        model.save(path)
+        loaded = zoo.IMeL.load(path, custom_objects={"learning_rate": 0.0}, device="cpu", seed=1)
         assert loaded.num_timesteps == steps
         assert rate_of(loaded) == rate_of(model)
 
@@ -247,7 +213,7 @@ def test_a_seed_given_when_loading_starts_random_numbers_anew(tmp_path: Path) ->
 
     def noise(seed: int | None) -> Any:
         loaded = IMeL.load(tmp_path / "model", seed=seed)
-        drawn = torch.rand(1, generator=loaded.generator)
+        drawn = torch.rand(1, generator=loaded.learner.generator)
         return loaded.seed, drawn, loaded.predict(answers(loaded)[:, :1] * np.ones(2))[0]
 
     (seed, drawn, actions), (_, drawn_again, actions_again) = noise(7), noise(7)

@@ -18,7 +18,7 @@ from imel.cli.main import main as imel
 from imel.explain import policy_without
 from imel.explain.reduced import largest_lessons
 from imel.explorer import DEMO
-from imel.policies import Policy, RidgePolicy
+from imel.policies import RidgePolicy
 from imel.runs import layout
 from imel.runs.evaluation import evaluate
 
@@ -39,11 +39,8 @@ def trimmed(policy: RidgePolicy, memories: int) -> RidgePolicy:
         count = next((rows[prefix] for prefix in rows if name.startswith(prefix)), None)
         return tensor if count is None or not tensor.ndim else tensor[:count].clone()
 
-    arguments = {**policy._get_constructor_parameters(), "memory_size": rows["memory."]}
-    spaces = [
-        arguments.pop(name, getattr(policy, name)) for name in ("observation_space", "action_space")
-    ]
-    smaller = RidgePolicy(*spaces, **arguments)
+    settings = policy.settings.updated({"memory_size": rows["memory."]})
+    smaller = RidgePolicy(policy.observation_space, policy.action_space, settings)
     smaller.load_state_dict({name: cut(name, each) for name, each in policy.state_dict().items()})
     return smaller
 
@@ -55,8 +52,7 @@ def make(env: str, steps: int, seed: int, target: Path) -> None:
         length = ("--total-timesteps", str(steps), "--seed", str(seed))
         if imel(["train", env, *length, "--run-dir", str(run)]):
             raise SystemExit("training failed")
-        policy = Policy.load(str(run / layout.MODEL))
-        assert policy.lessons is not None
+        policy = RidgePolicy.load(run / layout.MODEL)
         states = policy.memory.column("states")[-MEMORIES:].clone()
         means = policy.act(states)[0]
         largest = largest_lessons(policy, 5)
@@ -66,7 +62,7 @@ def make(env: str, steps: int, seed: int, target: Path) -> None:
         target.mkdir(parents=True)
         for name in KEPT:
             shutil.copy(run / name, target)
-        smaller.save(str(target / layout.MODEL))
+        smaller.save(target / layout.MODEL)
     size = sum(path.stat().st_size for path in target.iterdir())
     if size > LARGEST:
         raise SystemExit(f"{target} has {size:,} bytes, more than {LARGEST:,}: train fewer steps")

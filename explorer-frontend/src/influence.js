@@ -69,7 +69,7 @@ export function showBars(answer, before, beforeName, names) {
 }
 
 export function showState(answer, names) {
-  if (answer?.depends) return byId("state").replaceChildren(h("span", {}, `It ${answer.depends.replace(/^it /, "")}`));
+  if (answer?.depends) return byId("state").replaceChildren(h("span", {}, answer.depends));
   const values = answer?.state.slice(0, 27).map((value, i) => h("span", { title: names[i] }, signed(value))) ?? [];
   return byId("state").replaceChildren(...(values.length ? [h("b", {}, "state"), ...values] : []));
 }

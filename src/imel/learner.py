@@ -85,19 +85,11 @@ class LearnerState:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return weights, memory, normaliser, optimizers and random states, by flat name."""
-        found = {
-            f"{module}/{name}": tensor
-            for module in MODULES
-            for name, tensor in getattr(self, module).state_dict().items()
-        }
+        parts = {module: getattr(self, module).state_dict() for module in MODULES}
         for name, optimizer in self.optimizers.items():
             state = optimizer.state_dict()["state"]  # Adam's moments and steps, by parameter
-            found |= {
-                f"{name}/{i}/{key}": tensor
-                for i, moments in state.items()
-                for key, tensor in moments.items()
-            }
-        return found | self.generators()
+            parts[name] = {f"{i}/{key}": t for i, held in state.items() for key, t in held.items()}
+        return _flat(parts) | self.generators()
 
     def generators(self) -> dict[str, Tensor]:
         """Return the random states, by flat name."""
@@ -108,17 +100,11 @@ class LearnerState:
 
     def shapes_for(self, parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
         """Return tensors of the shapes that `load` accepts in place of some parts of a file."""
-        expected = dict(self.tensors())
-        for name in self.policy.shapes_for({}):
-            expected.pop(f"policy/{name}", None)
-        shapes = self.policy.shapes_for(parts["policy"])
-        expected |= {f"policy/{name}": tensor for name, tensor in shapes.items()}
-        for name, optimizer in self.optimizers.items():
-            expected = {key: t for key, t in expected.items() if not key.startswith(f"{name}/")}
-            if parts[name]:  # Adam has its moments from the first step on, or none
-                moments = _adam_state(optimizer)
-                expected |= {f"{name}/{key}": tensor for key, tensor in moments.items()}
-        return expected
+        expected = {module: getattr(self, module).state_dict() for module in MODULES}
+        expected["policy"] = self.policy.shapes_for(parts["policy"])
+        for name, optimizer in self.optimizers.items():  # Adam's moments, if it took a step
+            expected[name] = _adam_state(optimizer) if parts[name] else {}
+        return _flat(expected) | self.generators()
 
     def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Take over what `tensors` gave: the parts of a file by the first half of their names."""
@@ -164,3 +150,7 @@ def _adam_state(optimizer: Optimizer) -> dict[str, Tensor]:
         for i, parameter in enumerate(optimizer.param_groups[0]["params"])
         for name in ("step", "exp_avg", "exp_avg_sq")
     }
+
+
+def _flat(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{name}/{key}": tensor for name, part in parts.items() for key, tensor in part.items()}

@@ -48,8 +48,7 @@ def test_a_step_has_the_share_of_every_lesson_and_the_largest_in_words(
     )
     state = lessons.session.episode(episode).observation(5)
     why = explain(insight.policy, state)
-    spoken = np.maximum(why.along, 0.0).sum()
-    by_episode = dict(zip(why.lessons.episodes, why.along / spoken, strict=True))
+    by_episode = dict(zip(why.lessons.episodes, why.shares, strict=True))
     episodes = insight.lessons("episodes")
     expected = [by_episode[number] for number in episodes]
     np.testing.assert_allclose(arrays["shares"], expected, atol=1e-6)

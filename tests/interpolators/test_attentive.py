@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import torch
-from contract import LearnerContract
 
 from imel.data.experience import Context
 from imel.policies.paper.attentive import AnpSettings, AttentionPath, AttentiveNeuralProcess
 from imel.policies.paper.interpolator import Weighted
-from samples import ragged_context
+from imel.testing.interpolator_contract import LearnerContract, ragged_context
 
 
 class TestAttentive(LearnerContract):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
-from contract import ExactContract, LearnerContract
 
 from imel.data.experience import Context
 from imel.policies.paper.mki import MeanKernelInterpolation, MkiSettings
-from samples import ragged_context
+from imel.testing.interpolator_contract import ExactContract, LearnerContract, ragged_context
 
 
 class TestMki(LearnerContract, ExactContract):

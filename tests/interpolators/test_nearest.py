@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from contract import ExactContract
 from sklearn.neighbors import KNeighborsRegressor
 
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Weighted
 from imel.policies.paper.nearest import NearestNeighbours, NearestSettings
-from samples import ragged_context
+from imel.testing.interpolator_contract import ExactContract, ragged_context
 
 
 class TestNearest(ExactContract):

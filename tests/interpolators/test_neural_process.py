@@ -6,13 +6,12 @@ from typing import Literal
 
 import pytest
 import torch
-from contract import LearnerContract
 from torch.distributions import Normal, kl_divergence
 
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Weighted
 from imel.policies.paper.neural_process import Latent, NeuralProcess, NpSettings
-from samples import ragged_context
+from imel.testing.interpolator_contract import LearnerContract, ragged_context
 
 Path = Literal["none", "mean"]
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
-from contract import LearnerContract
 
 from imel.policies.paper.interpolator import Weighted
 from imel.policies.paper.regressor import Regressor, RegressorSettings
-from samples import ragged_context
+from imel.testing.interpolator_contract import LearnerContract, ragged_context
 
 
 class TestRegressor(LearnerContract):

@@ -32,32 +32,29 @@ from imel.runs.evaluation import EVALUATION_SEED
 from imel.runs.provenance import provenance
 from imel.runs.stored import StoredRun
 
-_DESCRIPTION = """\
-Write a run's policy to act without torch, or its memory and some episodes for other tools.
-
-  onnx       policy.onnx: observation in, deterministic action out, for ONNX Runtime
-  numpy      policy.npz: the arrays of a ridge policy; docs/deploy.md has a reader
-  parquet    memory.parquet and evaluation.parquet: pandas, DuckDB, Embedding Atlas
-  minari     two Minari datasets, .../memory-v0 and .../evaluation-v0: offline learning
-  projector  the memories' features for TensorBoard's embedding projector
-
-Of the last three, each transition carries mean, improved mean, sigma and advantage.
-`imel train --warm-start` reads Parquet and Minari. Nothing is overwritten.
-
-examples:
-  imel export runs/cheetah
-  imel export runs/cheetah --format onnx
-  imel export runs/cheetah --format minari --episodes 100 --out imel/cheetah
-  imel export runs/cheetah --format projector --episodes 0 --out cheetah-projector"""
-
-
 _ACTING = {"onnx": ("policy.onnx", write_onnx), "numpy": ("policy.npz", write_numpy)}
 """Formats of the policy itself: name of the file, and what writes it."""
 
 
 @dataclass(frozen=True)
 class ExportArguments(StoredRunArguments):
-    """What is written, and where."""
+    """Write a run's policy to act without torch, or its memory and some episodes for other tools.
+
+      onnx       policy.onnx: observation in, deterministic action out, for ONNX Runtime
+      numpy      policy.npz: the arrays of a ridge policy; docs/deploy.md has a reader
+      parquet    memory.parquet and evaluation.parquet: pandas, DuckDB, Embedding Atlas
+      minari     two Minari datasets, .../memory-v0 and .../evaluation-v0: offline learning
+      projector  the memories' features for TensorBoard's embedding projector
+
+    Of the last three, each transition carries mean, improved mean, sigma and advantage.
+    `imel train --warm-start` reads Parquet and Minari. Nothing is overwritten.
+
+    examples:
+      imel export runs/cheetah
+      imel export runs/cheetah --format onnx
+      imel export runs/cheetah --format minari --episodes 100 --out imel/cheetah
+      imel export runs/cheetah --format projector --episodes 0 --out cheetah-projector
+    """
 
     format: Literal["onnx", "numpy", "parquet", "minari", "projector"] = "parquet"
     """What the files are made for."""
@@ -72,7 +69,7 @@ class ExportArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: ExportArguments = parse(ExportArguments, argv, "imel export", _DESCRIPTION)
+    arguments: ExportArguments = parse(ExportArguments, argv, "imel export")
     stored, env = arguments.open(episodes=0), arguments.env
     acting = _ACTING.get(arguments.format)
     seeds = [] if acting else [arguments.seed + i for i in range(arguments.episodes)]

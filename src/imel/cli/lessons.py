@@ -22,32 +22,14 @@ from imel.explain.reduced import lesson_sizes, random_lessons
 from imel.explain.worth import Worth, lesson_worth
 from imel.pictures.lesson_figures import deletion_figure, lessons_figure
 from imel.policies import Policy
+from imel.runs.deletion import delete_lessons, play_sampled
 from imel.runs.evaluation import EVALUATION_SEED, evaluate
 from imel.runs.layout import DELETION, LESSONS
-from imel.runs.lessons import delete_lessons, play_sampled
 from imel.runs.stored import StoredRun
 
 Array = NDArray[Any]
 Part = tuple[dict[str, Any], list[str]]
 """A part of what is said: for JSON, and as lines."""
-
-_DESCRIPTION = """\
-List the largest lessons of a policy that has some (ridge), and draw when they were taught into
-lessons.png. The size of a lesson is what it adds to the action: the root mean square over
-remembered states.
-
---worth asks which lessons help and which harm: what each is worth to the return, to first order,
-by the policy gradient of fresh episodes. --drop-harmful evaluates the policy without those that
-harm, on other starts. --deletion evaluates it without the lessons that carry most of it, without
-those of the episodes most alike, and without as many at random.
-
-All of it is about this policy without what it was taught there, not about what another run would
-have become.
-
-examples:
-  imel lessons runs/cheetah
-  imel lessons runs/cheetah --worth --gradient-episodes 64
-  imel lessons runs/cheetah --deletion --episodes 20"""
 
 _FRESH = 1_000_000
 """Episodes of the policy gradient start this far from those of the evaluation."""
@@ -55,7 +37,24 @@ _FRESH = 1_000_000
 
 @dataclass(frozen=True)
 class LessonsArguments(StoredRunArguments):
-    """Which run, and what is asked about its lessons."""
+    """List the largest lessons of a policy that has some (ridge), and draw when they were taught.
+
+    The picture is lessons.png. The size of a lesson is what it adds to the action: the root mean
+    square over remembered states.
+
+    --worth asks which lessons help and which harm: what each is worth to the return, to first
+    order, by the policy gradient of fresh episodes. --drop-harmful evaluates the policy without
+    those that harm, on other starts. --deletion evaluates it without the lessons that carry most of
+    it, without those of the episodes most alike, and without as many at random.
+
+    All of it is about this policy without what it was taught there, not about what another run
+    would have become.
+
+    examples:
+      imel lessons runs/cheetah
+      imel lessons runs/cheetah --worth --gradient-episodes 64
+      imel lessons runs/cheetah --deletion --episodes 20
+    """
 
     count: int = 10
     """How many lessons are listed."""
@@ -81,7 +80,7 @@ class LessonsArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: LessonsArguments = parse(LessonsArguments, argv, "imel lessons", _DESCRIPTION)
+    arguments: LessonsArguments = parse(LessonsArguments, argv, "imel lessons")
     stored = arguments.open(count=1, episodes=1, draws=1, gradient_episodes=4)
     policy = _policy_of(stored)
     judged = arguments.worth or arguments.drop_harmful
@@ -116,7 +115,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _policy_of(stored: StoredRun) -> Any:
     """Return the trained policy, which has lessons."""
-    policy = Policy.load(stored.model_path)
+    policy = Policy.load(stored.checkpoint)
     if policy.lessons is None:
         raise ImelError(
             f"{stored.model_path} holds a {type(policy).__name__}, which has memories and no "

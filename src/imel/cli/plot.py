@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -15,42 +15,20 @@ from imel.pictures.policy_figures import save_animation, update_figure
 from imel.pictures.run_pictures import draw_run, training_surfaces, update_step
 from imel.runs import layout
 
-_DESCRIPTION = """\
-Draw a run's learning curve (curve.png) and its policy with the memories (policy.png) again.
-
-`imel plot update RUN` draws one update step as in the paper's Figure 1, `imel plot animation RUN`
-the policy from checkpoint to checkpoint; see `imel plot update --help`.
-
-examples:
-  imel plot runs/mountaincar
-  imel plot runs/cheetah --action 3
-  imel plot update runs/cheetah --iteration 40
-  imel plot animation runs/mountaincar --out training.gif"""
-
-_UPDATE = """\
-Draw one update step as in the paper's Figure 1, against the first principal component of the
-states: the old policy, the improved mean of each new experience, and the new policy.
-
-A run keeps some checkpoints; the one nearest to --iteration is drawn. Its memory holds the last
-batch it learned from, with the means of the policy that acted: nothing is played or trained again.
-
-examples:
-  imel plot update runs/cheetah
-  imel plot update runs/cheetah --iteration 40 --action 3"""
-
-_ANIMATION = """\
-Draw the policy's mean over the state, and the memories, at each checkpoint of a run as a GIF. Of
-a state with more than two dimensions the plane of the last model's principal components is shown.
-
-A run keeps as many checkpoints as `imel train --checkpoints-kept` says.
-
-examples:
-  imel plot animation runs/mountaincar"""
-
 
 @dataclass(frozen=True)
 class PlotArguments(StoredRunArguments):
-    """What is drawn."""
+    """Draw a run's learning curve (curve.png) and its policy with the memories (policy.png) again.
+
+    `imel plot update RUN` draws one update step as in the paper's Figure 1, `imel plot animation
+    RUN` the policy from checkpoint to checkpoint; see `imel plot update --help`.
+
+    examples:
+      imel plot runs/mountaincar
+      imel plot runs/cheetah --action 3
+      imel plot update runs/cheetah --iteration 40
+      imel plot animation runs/mountaincar --out training.gif
+    """
 
     action: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
     """The action dimension to show, from 0. By default the one that varies most in memory."""
@@ -58,7 +36,14 @@ class PlotArguments(StoredRunArguments):
 
 @dataclass(frozen=True)
 class AnimationArguments(PlotArguments):
-    """Which run, and where the animation is written."""
+    """Draw the policy's mean over the state, and the memories, at each checkpoint as a GIF.
+
+    Of a state with more than two dimensions the plane of the last model's principal components is
+    shown. A run keeps as many checkpoints as `imel train --checkpoints-kept` says.
+
+    examples:
+      imel plot animation runs/mountaincar
+    """
 
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The file to write. By default one in the run directory."""
@@ -74,29 +59,39 @@ class AnimationArguments(PlotArguments):
 
 @dataclass(frozen=True)
 class UpdateArguments(AnimationArguments):
-    """Which update, and where the picture is written."""
+    """Draw one update step as in the paper's Figure 1.
+
+    Against the first principal component of the states: the old policy, the improved mean of each
+    new experience, and the new policy. A run keeps some checkpoints; the one nearest to --iteration
+    is drawn. Its memory holds the last batch it learned from, with the means of the policy that
+    acted: nothing is played or trained again.
+
+    examples:
+      imel plot update runs/cheetah
+      imel plot update runs/cheetah --iteration 40 --action 3
+    """
 
     iteration: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
     """The number of the update, from 1; the nearest that a checkpoint knows is drawn. By default
     the last."""
 
 
+_KINDS = {"update": UpdateArguments, "animation": AnimationArguments}
+
+
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    kind, rest = (argv[0], argv[1:]) if argv else ("", argv)
+    kind = argv[0] if argv and argv[0] in _KINDS else ""
+    kind_arguments = _KINDS.get(kind, PlotArguments), argv[1:] if kind else argv
+    given: Any = parse(*kind_arguments, f"imel plot {kind}".rstrip())
+    stored = given.open()
     if kind == "update":
-        update: UpdateArguments = parse(UpdateArguments, rest, "imel plot update", _UPDATE)
-        written = [update.target(layout.UPDATE)]
-        step = update_step(update.open(), update.iteration, update.action)
-        update_figure(step).savefig(written[0])
+        written = [given.target(layout.UPDATE)]
+        update_figure(update_step(stored, given.iteration, given.action)).savefig(written[0])
     elif kind == "animation":
-        command = "imel plot animation"
-        training: AnimationArguments = parse(AnimationArguments, rest, command, _ANIMATION)
-        written = [training.target(layout.ANIMATION)]
-        save_animation(training_surfaces(training.open(), training.action), written[0])
+        written = [given.target(layout.ANIMATION)]
+        save_animation(training_surfaces(stored, given.action), written[0])
     else:
-        arguments: PlotArguments = parse(PlotArguments, argv, "imel plot", _DESCRIPTION)
-        stored = arguments.open()
-        written = draw_run(stored.folder, stored.load(), stored.config, arguments.action)
+        written = draw_run(stored.folder, stored.load(), stored.config, given.action)
     print("\n".join(map(str, written)))
     return 0

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
+import tyro
+
+from imel.bench.launch import choose_pool
 from imel.cli.arguments import (
+    Number,
     parse,
     refuse_repeated_flags,
     require_at_least,
@@ -13,7 +21,7 @@ from imel.cli.arguments import (
 )
 from imel.errors import SettingsError
 from imel.extras import require
-from imel.tune import TuneArguments
+from imel.runs.plan import Steps
 
 _DESCRIPTION = """\
 Search for settings of IMeL that learn a task better than the default ones.
@@ -28,18 +36,38 @@ The study is kept on disk. The same command again goes on with it, after a kill 
 are --trials of them. Given several times at once, also on several machines, it shares the work."""
 
 
+@dataclass(frozen=True)
+class TuneArguments:
+    """What is searched, for how long, and where the study is."""
+
+    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
+    """A task of `imel bench` by name, or an environment by its Gymnasium id."""
+    policy: Annotated[str, tyro.conf.arg(metavar="{ridge,mki,np,anp,nearest,regressor}")] = "ridge"
+    """What learns: `ridge`, or one of the paper's policies."""
+    trials: int = 30
+    """Trials of the study, those of before included. The first one has the default settings."""
+    steps: Steps = 30_000
+    """Environment steps of every run."""
+    seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (0, 1)
+    """A trial is a run with each of them; its value is the mean of their final returns."""
+    confirm_seeds: int = 5
+    """Other seeds on which the best settings are compared with the default ones; 0 for none."""
+    jobs: Number = None
+    """Trials at a time, each on one core; by default as many as there are cores."""
+    ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
+    """Run on a Ray cluster: "local" starts one here, else "auto", HOST:PORT or ray://HOST:PORT."""
+    study: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Folder of the study; by default runs/tune/TASK-POLICY."""
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()
+    """Settings of IMeL or options of its policy that are fixed and not searched."""
+    seed: int = 0
+    """Seed of the search itself."""
+
+
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     refuse_repeated_flags(argv)
     arguments: TuneArguments = parse(TuneArguments, argv, "imel tune", _DESCRIPTION)
-    _check(arguments)
-    require("optuna", "tune")
-    from imel.tune.tuning import tune
-
-    return tune(arguments, settings_from(arguments.set), wide_console())
-
-
-def _check(arguments: TuneArguments) -> None:
     require_at_least(arguments, trials=1, steps=1, confirm_seeds=0, jobs=1)
     if not arguments.seeds:
         raise SettingsError("--seeds names none")
@@ -47,3 +75,17 @@ def _check(arguments: TuneArguments) -> None:
         raise SettingsError("seeds must not be negative")
     if len(set(arguments.seeds)) < len(arguments.seeds):
         raise SettingsError("--seeds names a seed twice")
+    require("optuna", "tune")
+    from imel.tune.study import Problem
+    from imel.tune.tuning import tune
+
+    task, policy, fixed = arguments.task, arguments.policy, settings_from(arguments.set)
+    return tune(
+        Problem(task, policy, arguments.steps, arguments.seeds, fixed),
+        arguments.study or Path("runs/tune", re.sub(r"[^\w.-]+", "_", f"{task}-{policy}")),
+        wide_console(),
+        lambda: choose_pool(arguments.ray, arguments.jobs),
+        trials=arguments.trials,
+        confirm_seeds=arguments.confirm_seeds,
+        seed=arguments.seed,
+    )

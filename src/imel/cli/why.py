@@ -21,33 +21,30 @@ from imel.distributions import vector
 from imel.environments.playing import environment_of, play_policy
 from imel.errors import SettingsError
 from imel.explain import Explanation, LessonExplanation, explain, familiarity_of
+from imel.explain.explanation import COLUMNS
 from imel.pictures.why_frames import Why, why_figure
 from imel.policies import Policy
 from imel.policies.names import names_of
 from imel.runs.evaluation import EVALUATION_SEED
 
-_DESCRIPTION = """\
-Play an episode with a policy's mean action, and say what made the action at one step, or at its
-most and at its least familiar one: the lessons of a policy that has some (ridge), the memories of
-another one (all of the paper's).
-
-examples:
-  imel why runs/cheetah
-  imel why runs/cheetah --step 100 --frame why.png
-  imel why runs/cheetah --step 100 --without-lesson 412 413
-  imel why runs/cheetah-mki --step 100 --without-episode 412
-  imel why model.safetensors --env Pendulum-v1 --json"""
-
-_MEMORY = (
-    *("rows", "weights", "contributions", "states", "actions", "means", "improved_means"),
-    *("advantages", "episodes", "steps"),
-)
+_MEMORY = ("rows", "weights", "contributions", *COLUMNS)
 _LESSON = ("episodes", "counts", "steps", "lengths", "returns", "contributions")
 
 
 @dataclass(frozen=True)
 class WhyArguments(StoredRunArguments):
-    """Which action is explained, and how."""
+    """Play an episode with a policy's mean action, and say what made the action at a step.
+
+    By default at its most and at its least familiar step. It is made of the lessons of a policy
+    that has some (ridge), and of the memories of another one (all of the paper's).
+
+    examples:
+      imel why runs/cheetah
+      imel why runs/cheetah --step 100 --frame why.png
+      imel why runs/cheetah --step 100 --without-lesson 412 413
+      imel why runs/cheetah-mki --step 100 --without-episode 412
+      imel why model.safetensors --env Pendulum-v1 --json
+    """
 
     step: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
     """The step of the episode, from 0. By default the most and the least familiar one."""
@@ -69,12 +66,12 @@ class WhyArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: WhyArguments = parse(WhyArguments, argv, "imel why", _DESCRIPTION)
+    arguments: WhyArguments = parse(WhyArguments, argv, "imel why")
     if arguments.frame is not None and arguments.frame.suffix.lower() != ".png":
         raise SettingsError(f"{arguments.frame} is not the name of a .png file")
     stored = arguments.open(memories=1)
     env, seed, count = stored.environment(), arguments.seed, arguments.memories
-    policy = Policy.load(stored.model_path)
+    policy = Policy.load(stored.checkpoint)
     left_out = _left_out(policy, arguments)
     with environment_of(policy, env) as played:
         states = np.array([decision.state for decision, _ in play_policy(played, policy, seed)])
@@ -134,12 +131,8 @@ def _print(title: str, why: Why, change: list[str], count: int) -> None:
     """Print one step in words, and the first memories or lessons behind it."""
     console = Console(highlight=False, markup=False)
     console.print(title, style="bold", soft_wrap=True)
-    said = [why.sentence(), why.familiarity_sentence()]
-    if isinstance(why, Explanation):
-        said.insert(0, f"state {vector(why.observation, 12)}")
-    else:
-        said.append(why.sensitivity_sentence())
-    for line in [*said, *change]:
+    state = [f"state {vector(why.observation, 12)}"] if isinstance(why, Explanation) else []
+    for line in [*state, *why.sentences(), *change]:
         # A terminal's lines are broken between words, those in a pipe are left whole
         console.print(line, soft_wrap=not console.is_terminal)
     if not console.is_terminal:
@@ -156,9 +149,9 @@ def _print(title: str, why: Why, change: list[str], count: int) -> None:
 def _counterfactual(why: Why, without: Any, episodes: tuple[int, ...]) -> str:
     """Say what the policy would do without some episodes, or without what they taught it."""
     names, plural = ", ".join(map(str, episodes)), "s" if len(episodes) > 1 else ""
-    change = f"{without.answer}, a change of {vector(without.mean - why.mean)}"
-    if why.columns_of_logits:
-        change += f" in the {why.columns_of_logits}"
+    change = why.in_units(without.mean - why.mean, change=True)
+    logits = f" in the {why.columns_of_logits}" if why.columns_of_logits else ""
+    change = f"{without.answer}, a change of {change}{logits}"
     if isinstance(why, LessonExplanation):
         return f"without the lesson{plural} of {names}: {change}"
     left = len(why.rows) - len(without.rows)
@@ -166,7 +159,7 @@ def _counterfactual(why: Why, without: Any, episodes: tuple[int, ...]) -> str:
     weight = f", whose weight here is {lost:.1%}" if why.kind != "none" else ""
     return (
         f"without episode{plural} {names} ({left} memories{weight}): {change}; "
-        f"familiarity {without.familiarity:.2f} instead of {why.familiarity:.2f}"
+        f"familiarity {100 * without.familiarity:.0f} % instead of {100 * why.familiarity:.0f} %"
     )
 
 

@@ -1,4 +1,4 @@
-"""A `RidgePolicy` as arrays: what acting with its mean needs, in one .npz file without pickle."""
+"""A policy as arrays: what acting with its mean needs, in one .npz file without pickle."""
 
 from __future__ import annotations
 
@@ -12,49 +12,47 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from imel.distributions import Categorical
 from imel.errors import ImelError
 from imel.files import write_atomically
-from imel.policies import Policy, RidgePolicy
-from imel.policies.ridge.features import REACH
+from imel.policies import Policy
+from imel.policies.ridge.features import REACH, RandomFeatures
 
 Arrays = dict[str, NDArray[Any]]
 
 
 def write_numpy(policy: Policy, path: Path, document: Mapping[str, Any] | None = None) -> None:
-    """Write a `RidgePolicy` to an .npz file; `document` says what made it."""
-    if policy.lessons is None:
-        raise ImelError(f"only RidgePolicy is a few arrays; export {type(policy).__name__} as onnx")
+    """Write a policy to an .npz file if it is a few arrays; `document` says what made it."""
     require_vectors(policy)
-    content = io.BytesIO()
-    about = np.array(json.dumps(document or {}))
-    np.savez(content, allow_pickle=False, imel=about, **ridge_arrays(policy), **actions(policy))
+    content, about = io.BytesIO(), np.array(json.dumps(document or {}))
+    arrays = mean_arrays(policy) | action_arrays(policy)
+    np.savez(content, allow_pickle=False, imel=about, **arrays)
     write_atomically(path, content.getvalue())
 
 
-def ridge_arrays(policy: RidgePolicy) -> Arrays:
+def mean_arrays(policy: Any) -> Arrays:
     """Return what the mean is computed from, in single precision."""
+    features, normaliser = getattr(policy, "features", None), policy.normaliser
+    if type(features) is not RandomFeatures:  # of which a subclass may compute something else
+        arrays: Arrays = policy.arrays()
+        return arrays
     return {
-        "centre": policy.normaliser.centre.numpy(force=True),  # [d_s]
-        "scale": policy.normaliser.scale.numpy(force=True),  # [d_s]
-        "reach": np.array(min(REACH, policy.normaliser.clip), np.float32),
-        "directions": policy.features.directions.numpy(force=True),  # [d_s, m]
-        "offsets": policy.features.offsets.numpy(force=True),  # [m]
+        "centre": normaliser.centre.numpy(force=True),  # [d_s]
+        "scale": normaliser.scale.numpy(force=True),  # [d_s]
+        "reach": np.array(min(REACH, normaliser.clip), np.float32),
+        "directions": features.directions.numpy(force=True),  # [d_s, m]
+        "offsets": features.offsets.numpy(force=True),  # [m]
         "coefficients": policy.coefficients.float().numpy(force=True),  # [1 + d_s + m, d_a]
     }
 
 
-def actions(policy: Policy) -> Arrays:
+def action_arrays(policy: Policy) -> Arrays:
     """Return the bounds of continuous actions, or the choices of discrete ones."""
-    space = policy.action_space
+    space, distribution = policy.action_space, policy.distribution
     if isinstance(space, spaces.Box):
         return {"low": space.low.astype(np.float32), "high": space.high.astype(np.float32)}
-    distribution = policy.distribution
-    assert isinstance(distribution, Categorical)
-    assert space.shape is not None
     return {
         "sizes": np.array(distribution.sizes, np.int64),
-        "starts": distribution.starts.astype(np.int64),
+        "starts": np.array(distribution.starts, np.int64),
         "shape": np.array(space.shape, np.int64),
     }
 

@@ -1,11 +1,14 @@
 """Why this action: what is behind an answer of the policy, and what it is without some of it.
 
 policy + observation -> LessonExplanation of a `RidgePolicy`: the episodes that taught the action
-                     -> Explanation of one of the paper's: the memories it is interpolated from
+                     -> Explanation of any other: the memories it is computed from
+
+A policy knows how it is explained and what it can do without: `explain`, `without`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,19 +17,16 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explain.by_lessons import LessonExplanation
-from imel.explain.explanation import Explanation, Kind
+from imel.explain.by_memories import Explanation
 from imel.explain.familiarity import Familiarity, familiarity_of
-from imel.explain.reduced import Rows, chosen_rows, policy_without
-from imel.policies.base import Policy
+from imel.explain.reduced import P, chosen_rows
+from imel.policies.base import Policy, Rows
 from imel.policies.names import DimensionNames, names_for
 
 __all__ = [
     "Explanation",
     "Familiarity",
-    "Kind",
     "LessonExplanation",
-    "Rows",
-    "chosen_rows",
     "explain",
     "familiarity_of",
     "policy_without",
@@ -43,25 +43,44 @@ def explain(
 ) -> Any:
     """Explain the policy's mean at an observation, or at each of several, which gives a list.
 
-    A `RidgePolicy` is explained by its lessons (`LessonExplanation`), one of the paper's policies
-    by its memories (`Explanation`).
-
     :param observation: [d_s] for one explanation, [T, d_s] for a list of them; where the policy
         observes no vectors an observation, several of them, or raw states as in its memory
-    :param without: rows of the memory, or a mask over them, that one of the paper's policies is to
-        do without
-    :param without_episodes: episodes whose memories one of the paper's policies is to do without
+    :param without: rows of the memory, or a mask over them, that the policy is to do without
+    :param without_episodes: episodes whose memories it is to do without
     :param without_lessons: episodes whose lessons a `RidgePolicy` is to do without
     :param names: names of state and action dimensions; numbers if not given
     """
     states = _checked(policy, observation)
-    width = states.shape[-1]
-    tensors = torch.as_tensor(states.reshape(-1, width), device=policy.device)
-    named = names or names_for(None, policy.dimensions)
-    if without is not None or without_episodes is not None or without_lessons is not None:
-        policy = policy.without(without_lessons, without, without_episodes)
-    explained = list(policy.explain(tensors, named))
+    tensors = torch.as_tensor(states.reshape(-1, states.shape[-1]), device=policy.device)
+    named, reduced = names or names_for(None, policy.dimensions), policy
+    memories = without is not None or without_episodes is not None
+    if memories or without_lessons is not None:
+        reduced = policy_without(policy, without, without_episodes, without_lessons)
+    explained: list[Any] = list(reduced.explain(tensors, named))
+    if memories:  # rows keep the numbers that they have in the whole memory
+        kept = np.flatnonzero(~chosen_rows(policy, without, without_episodes))
+        explained = [replace(each, rows=kept[each.rows]) for each in explained]
     return explained[0] if states.ndim == 1 else explained
+
+
+def policy_without(
+    policy: P,
+    rows: Rows | None = None,
+    episodes: Rows | None = None,
+    lessons: Rows | None = None,
+) -> P:
+    """Return a copy of the policy that lacks some memories, or some lessons of a `RidgePolicy`.
+
+    Learned weights, normaliser and sigma are those of before. It answers what this policy would do
+    without what it was taught there, not what a run that never saw it would have become: later
+    lessons, which may have made up for those taken back, stay.
+
+    :param rows: rows of the memory, or a mask over them (not of a `RidgePolicy`)
+    :param episodes: episodes whose memories are left out (not of a `RidgePolicy`)
+    :param lessons: episodes whose lessons are taken back (`RidgePolicy`); an episode that was
+        merged into a period is taken back with the whole of it
+    """
+    return policy.without(lessons=lessons, rows=rows, episodes=episodes)
 
 
 def _checked(policy: Policy, observation: NDArray[Any]) -> NDArray[Any]:

@@ -1,35 +1,37 @@
-"""Why this action, of a `RidgePolicy`: the episodes that taught it, as an exact sum.
+"""A mean explained by lessons: the episodes that taught it, as a sum.
 
     mean = phi(s)^T theta = sum_e phi(s)^T theta_e
 
-A lesson is what one episode (or a period of merged ones) has added to the coefficients theta.
+A lesson is what one episode (or a period of merged ones) has added to the coefficients theta. The
+sum is exact: it is the policy's mean before clipping.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from imel.distributions import Distribution
 from imel.errors import ImelError
-from imel.explain import lesson_words
-from imel.explain.explanation import COLUMNS, Readable
-from imel.explain.familiarity import familiarity_of
+from imel.explain.explanation import COLUMNS, Array, Experiences, Readable, common_fields
+from imel.explain.lesson_words import episode_words, number, return_words, short, steps_words
 from imel.policies import RidgePolicy
 from imel.policies.names import DimensionNames
 
-Array = NDArray[Any]
-
-_MOSTLY = 0.5
-"""`mostly`: the fewest lessons with this share of all that speaks for the mean."""
-_SPEAKS = 0.01
-"""`against`: lessons that take back at least this share of all that speaks for the mean."""
+TOP_SHARE = 0.5
+"""`top_lessons`: the fewest lessons with this share of all that speaks for the mean."""
+MIN_OPPOSING_SHARE = 0.01
+"""`opposing`: lessons that cancel at least this share of all that speaks for the mean."""
+_NAMED, _SLIGHT = 3, 0.01
+"""State dimensions named at most, and the least slope of one beside the steepest."""
+_SAME = 0.05
+"""Returns that differ by less than this share of the run's range have stayed as they were."""
+_STEP = 1e-2
+"""Deviations of the state to both sides by which slopes are measured."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,164 +58,177 @@ class LessonContributions:
         return np.asarray(self.steps[:, 1] == 0)
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """The experiences of a lesson that are still in memory, in order of time."""
-
-    rows: Array  # [n] places in the policy's memory
-    episodes: Array  # [n]
-    steps: Array  # [n] within the episode
-    states: Array  # [n, d_s] raw
-    actions: Array  # [n, d_a] taken
-    means: Array  # [n, d_a] mu, when it was improved last
-    improved_means: Array  # [n, d_a] mu*
-    advantages: Array  # [n]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def asked(self) -> Array:
-        """What each experience asked for in the last update: mu* - mu."""  # [n, d_a]
-        return np.asarray(self.improved_means - self.means)
-
-
-@dataclass(frozen=True, eq=False)
-class Making:
-    """What the lessons up to each step of the run add up to.
-
-    Of today's policy: what it does at other steps is not what the policy did then.
-    """
-
-    steps: Array  # [L] environment steps of the run before each lesson, ascending
-    means: Array  # [L, d_a] the sum of all lessons so far; the last row is the mean
-
-
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class LessonExplanation(Readable):
     """An action's mean and every lesson's part in it: `lessons.contributions` sum to `mean`.
 
-    It explains the deterministic policy. Means and actions are in policy units: the action range is
-    [-1, 1].
+    It explains the deterministic policy, before its actions are clipped to the action range.
     """
 
     kind: ClassVar = "lessons"
     exact: ClassVar = True
     widths = (11, 15, 9, 7)
 
-    observation: Array  # [d_s] raw
-    mean: Array  # [d_a]
     lessons: LessonContributions
-    sensitivity: Array  # [d_a, d_s] d mean / d state, in deviations of each state dimension
-    familiarity: float
-    """The share of memories that are at least as far from the other episodes as this state is
-    from memory. NaN if the memory holds a single episode."""
-    names: DimensionNames
-    distribution: Distribution
-    remembered: Mapping[str, Array] = field(repr=False)
+    sensitivity: Array  # [d_a, d_s] slope of the mean, per deviation of each state dimension
+    remembered: Mapping[str, Array]
     """The policy's memory, of which `moments` are taken."""
 
     @property
-    def headings(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the cells of the table are."""
-        added = f"adds to the {self.columns_of_logits or self.distribution.parameters}"
-        return ("episode", "steps of run", "return", "share", added)
-
-    @property
-    def along(self) -> Array:
+    def projection(self) -> Array:
         """What each lesson adds in the direction of the mean; their sum is the mean's norm.
 
         Where actions are discrete: what it adds to the logits of the options that are chosen.
-        """
+        """  # [L]
         return np.asarray(self.lessons.contributions @ self.distribution.direction(self.mean))
 
     @property
-    def mostly(self) -> Array:
-        """The fewest lessons that make up half of all that speaks for the mean, as positions.
-
-        All that speaks for it: the sum of what lessons add in its direction, without those that
-        take something back.
-        """
-        along = np.maximum(self.along, 0.0)
-        order = np.argsort(-along, kind="stable")
-        reached = np.cumsum(along[order]) >= _MOSTLY * along.sum()
-        return order[: int(reached.argmax()) + 1] if along.any() else order[:0]
+    def shares(self) -> Array:
+        """Each lesson's projection as a share of all that speaks for the mean."""  # [L]
+        projection = self.projection
+        return projection / (float(np.maximum(projection, 0.0).sum()) or 1.0)
 
     @property
-    def against(self) -> Array:
-        """The lessons that take back at least one per cent of what speaks for the mean."""
-        along = self.along
-        order = np.argsort(along, kind="stable")
-        speaking = along[order] < -_SPEAKS * np.maximum(along, 0.0).sum()
-        return np.asarray(order[speaking])
+    def top_lessons(self) -> Array:
+        """The fewest lessons that make up half of all that speaks for the mean, as positions."""
+        shares = np.maximum(self.shares, 0.0)
+        order = np.argsort(-shares, kind="stable")
+        reached = np.cumsum(shares[order]) >= TOP_SHARE * shares.sum()
+        return order[: int(reached.argmax()) + 1] if shares.any() else order[:0]
 
     @property
-    def taken_back(self) -> float:
+    def opposing(self) -> Array:
+        """The lessons that cancel at least one per cent of what speaks for the mean."""
+        order = np.argsort(self.shares, kind="stable")
+        return np.asarray(order[self.shares[order] < -MIN_OPPOSING_SHARE])
+
+    @property
+    def cancelled_share(self) -> float:
         """All that speaks against the mean, as a share of what speaks for it."""
-        along = self.along
-        spoken = float(np.maximum(along, 0.0).sum())
-        return float(np.maximum(-along, 0.0).sum()) / spoken if spoken else 0.0
+        return float(np.maximum(-self.shares, 0.0).sum())
 
     @property
-    def making(self) -> Making:
-        """The mean as it adds up over the steps of the run."""
+    def cumulative_contributions(self) -> tuple[Array, Array]:
+        """Cumulative contributions under the current policy: steps [L] and sums [L, d_a].
+
+        Steps are those of the run before each lesson; the last sum is the mean. Policies of the
+        past are not kept.
+        """
         lessons = self.lessons
         order = np.lexsort((lessons.episodes, lessons.steps[:, 0]))
-        return Making(lessons.steps[order, 0], np.cumsum(lessons.contributions[order], axis=0))
+        return lessons.steps[order, 0], np.cumsum(lessons.contributions[order], axis=0)
 
-    def moments(self, lesson: int) -> Moments:
+    def moments(self, lesson: int) -> Experiences:
         """Return the experiences of a lesson, named by one of its episodes, still in memory."""
         order = np.argsort(self.lessons.episodes)
         firsts, counts = self.lessons.episodes[order], self.lessons.counts[order]
         (row,) = lesson_rows(firsts, counts, np.array([lesson]))
         of_it = np.searchsorted(firsts, self.remembered["episodes"], side="right") - 1 == row
         rows = np.flatnonzero(of_it)
-        columns = {name: self.remembered[name][rows] for name in COLUMNS}
-        order = np.lexsort((columns["steps"], columns["episodes"]))
-        return Moments(rows[order], **{name: values[order] for name, values in columns.items()})
+        order = np.lexsort([self.remembered[name][rows] for name in ("steps", "episodes")])
+        rows = rows[order]
+        return Experiences(rows=rows, **{name: self.remembered[name][rows] for name in COLUMNS})
 
-    sentence = lesson_words.sentence
-    sensitivity_sentence = lesson_words.sensitivity_sentence
-    table = lesson_words.table
+    # --- words ---
 
-    def __str__(self) -> str:
-        return f"{super().__str__()}\n{self.sensitivity_sentence()}"
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What the cells of the table are."""
+        origin = self.origin and f" ({self.origin} without lessons)"
+        added = f"adds to the {self.columns_of_logits or 'mean'}{origin}"
+        return ("episode", "steps of run", "return", "share", added)
 
-    def _repr_html_(self) -> str:
-        from imel.explain.picture import draw_lessons
+    def table(self, count: int) -> list[tuple[str, ...]]:
+        """Return the first rows in words, under the headings."""
+        lessons, shares = self.lessons, self.shares
+        return [
+            (
+                episode_words(lessons.episodes[i], lessons.counts[i]),
+                steps_words(*lessons.steps[i]),
+                return_words(lessons.returns[i], lessons.steps[i, 1]),
+                f"{shares[i]:+.1%}",
+                self.in_units(lessons.contributions[i], digits=3, change=True),
+            )
+            for i in range(min(count, len(lessons)))
+        ]
 
-        return draw_lessons(self)
+    def sentence(self) -> str:
+        """Say which lessons taught the mean, when, and how many speak against it."""
+        top, shown = self.top_lessons, self.lessons.demonstrated
+        if not len(top):
+            return f"{self.answer}: no lesson has taught the policy anything here"
+        parts = []
+        if shown[top].any():
+            parts.append(f"{shown[top].sum():,} of {shown.sum():,} demonstrations")
+        if not shown[top].all():
+            parts.append(self._own_words(top[~shown[top]], int((~shown).sum())))
+        count, cancelled = len(self.opposing), self.cancelled_share
+        noun = f"{count:,} lesson{'' if count == 1 else 's'}" if count else "no single lesson"
+        share = f" ({100 * cancelled:.0f} % cancels out)" if cancelled >= 0.005 else ""
+        return (
+            f"{self.answer}: mostly taught by {' and by '.join(parts)}; {noun} "
+            f"speak{'' if count > 1 else 's'} against it{share}"
+        )
+
+    def _own_words(self, own: Array, total: int) -> str:
+        """Say how many lessons of the run itself these are, of which steps and returns."""
+        lessons = self.lessons
+        counts, steps = lessons.counts[own], lessons.steps[own]
+        noun = "episode" if (lessons.counts == 1).all() else "lesson"
+        merged = f" ({counts.sum():,} episodes)" if counts.sum() > len(own) else ""
+        first, last = short(steps[:, 0].min()), short(steps[:, 1].max())
+        words = f"{len(own):,} of {total:,} {noun}s{merged} between steps {first} and {last}, when"
+        returns = lessons.returns[own][np.argsort(steps[:, 0], kind="stable")]
+        if len(returns) == 1:
+            return f"{words} the return was {number(returns[0])}"
+        half = len(returns) // 2
+        before, after = returns[:half].mean(), returns[-half:].mean()
+        if abs(after - before) <= _SAME * float(np.ptp(lessons.returns)):
+            return f"{words} returns were about {number(returns.mean())}"
+        verb = "rose" if after > before else "fell"
+        return f"{words} returns {verb} from {number(before)} to {number(after)}"
+
+    def sensitivity_sentence(self) -> str:
+        """Name the state dimensions that the mean changes most with, in the environment's units."""
+        sizes = np.linalg.norm(self.sensitivity, axis=0)  # [d_s]
+        if not sizes.any():
+            return "the mean does not depend on the state here"
+        slopes = self.sensitivity * np.reshape(self.scale, (-1, 1))
+        kind, note = ("the logit of ", "") if self.distribution.sizes else ("", ", before clipping")
+        order = np.argsort(-sizes, kind="stable")[:_NAMED]
+        parts = []
+        for place in order[sizes[order] > _SLIGHT * sizes.max()]:
+            most = int(np.abs(self.sensitivity[:, place]).argmax())
+            verb = "raises" if slopes[most, place] > 0 else "lowers"
+            moved = f"{verb} {kind}{self.names.action[most]} by {number(abs(slopes[most, place]))}"
+            parts.append(f"of {self.names.state[place]} {moved}")
+        return f"one standard deviation more {', '.join(parts)} (slope at this state{note})"
+
+    def sentences(self) -> list[str]:
+        """Return all there is to say beside the table."""
+        return [*super().sentences(), self.sensitivity_sentence()]
 
 
 def explain_lessons(
     policy: RidgePolicy, states: Tensor, names: DimensionNames
 ) -> list[LessonExplanation]:
     """Take the deterministic means at raw states apart into lessons."""  # [T, d_s]
-    ledger = policy.lessons
-    if not len(ledger):
+    column = policy.memory.column
+    if not len(policy.lessons):
         raise ImelError("the policy has had no lesson yet: it has not been trained")
     with torch.no_grad():
-        normalised = policy.normaliser(states)
-        features = policy.features(normalised)  # [T, d_phi]
-        contributions = contributions_at(policy, features)
-        sensitivity = policy.features.gradient(normalised, policy.coefficients.float())
-        means = policy.act(states)[0]
-    familiar = np.full(len(states), np.nan)
-    if len(policy.memory):
-        familiar = familiarity_of(policy)(states)
-    remembered = _remembered(policy)
+        places = policy.normaliser(states)
+        contributions = contributions_at(policy, policy.features(places))
+        slopes = [sensitivity(policy, place).cpu().numpy() for place in places]
+    remembered = policy.cached(  # a copy, made once until the policy changes
+        "remembered", lambda: {name: column(name).clone().cpu().numpy() for name in COLUMNS}
+    )
+    parts = zip(common_fields(policy, states, names), contributions, slopes, strict=True)
     return [
         LessonExplanation(
-            observation=states[i].cpu().numpy(),
-            mean=means[i].cpu().numpy(),
-            lessons=_table(policy, contributions[i]),
-            sensitivity=sensitivity[i].cpu().numpy(),
-            familiarity=float(familiar[i]),
-            names=names,
-            distribution=policy.distribution,
-            remembered=remembered,
+            **fields, lessons=_table(policy, added), sensitivity=slope, remembered=remembered
         )
-        for i in range(len(states))
+        for fields, added, slope in parts
     ]
 
 
@@ -223,28 +238,21 @@ def contributions_at(policy: RidgePolicy, features: Tensor) -> Tensor:
     return (features @ policy.lessons.column("coefficients")).transpose(0, 1)
 
 
+def sensitivity(policy: RidgePolicy, place: Tensor) -> Tensor:
+    """Return the slopes of the mean at a normalised state, whatever its features are."""
+    steps = _STEP * torch.eye(len(place), device=place.device)  # [d_s] -> [d_a, d_s]
+    after, before = (policy.features(place + sign * steps).double() for sign in (1.0, -1.0))
+    slopes: Tensor = (after - before) @ policy.coefficients / (2.0 * _STEP)
+    return slopes.T
+
+
 def _table(policy: RidgePolicy, contributions: Tensor) -> LessonContributions:
     order = contributions.norm(dim=1).argsort(descending=True, stable=True)
-
-    def column(name: str) -> Array:
-        return policy.lessons.column(name)[order].cpu().numpy()
-
-    return LessonContributions(
-        episodes=column("episodes"),
-        counts=column("counts"),
-        steps=np.stack([column("starts"), column("ends")], axis=1),
-        lengths=column("lengths"),
-        returns=column("returns") / column("counts"),
-        contributions=contributions[order].cpu().numpy(),
-    )
-
-
-def _remembered(policy: RidgePolicy) -> Mapping[str, Array]:
-    """Return a copy of the memory, made once until the policy changes."""
-    column = policy.memory.column
-    return policy.cached(
-        "remembered", lambda: {name: column(name).clone().cpu().numpy() for name in COLUMNS}
-    )
+    names = ("episodes", "counts", "starts", "ends", "lengths", "returns")
+    columns = {name: policy.lessons.column(name)[order].cpu().numpy() for name in names}
+    columns["steps"] = np.stack([columns.pop("starts"), columns.pop("ends")], axis=1)
+    columns["returns"] = columns["returns"] / columns["counts"]
+    return LessonContributions(**columns, contributions=contributions[order].cpu().numpy())
 
 
 def lesson_rows(firsts: Array, counts: Array, episodes: Array) -> Array:
@@ -255,8 +263,7 @@ def lesson_rows(firsts: Array, counts: Array, episodes: Array) -> Array:
     """
     rows = np.searchsorted(firsts, episodes, side="right") - 1
     # A period reaches to the next row, a single episode no further than itself
-    ends = np.append(firsts[1:], firsts[-1] + counts[-1])
-    ends = np.where(counts == 1, firsts + 1, ends)
+    ends = np.where(counts == 1, firsts + 1, np.append(firsts[1:], firsts[-1] + counts[-1]))
     unknown = (rows < 0) | (episodes >= ends[rows])
     if unknown.any():
         raise ImelError(

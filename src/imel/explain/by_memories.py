@@ -1,101 +1,186 @@
-"""The part each memory has in the policy's mean at a state, in the strongest sense there is."""
+"""A mean explained by memories: the part each has in it, in the strongest sense there is."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+from torch.autograd.functional import jacobian
 
 from imel.data.experience import Context
-from imel.explain.explanation import COLUMNS, Explanation, Kind
-from imel.explain.familiarity import familiarity_of
+from imel.errors import ImelError
+from imel.explain.explanation import COLUMNS, Array, Experiences, Readable, common_fields
 from imel.policies import PaperPolicy, Policy
 from imel.policies.names import DimensionNames
 from imel.policies.paper.interpolator import Weighted, effective_neighbours
 
+Kind = Literal["sum", "attention", "sensitivity", "none", "unknown"]
+"""What a memory's weight is; where it is zero, the memories are in order of distance."""
 
-def _first_order(policy: PaperPolicy, state: Tensor) -> tuple[Tensor, Tensor]:
-    """How much the mean changes with each memory's value, and that times the value.
+_CONNECTION: dict[Kind, str] = {
+    # Its share in the mean, which is the sum of all contributions
+    "sum": "is the sum of what {count:,} memories add, and rests on about {about} of them",
+    # How much the network looked at it; what it made of that is not a sum
+    "attention": "comes from a network whose attention rests on about {about} of {count:,} "
+    "memories (where it looked, not what they added)",
+    # How much the mean would move with its value, as a share of all such movements
+    "sensitivity": "is computed from {count:,} memories and is sensitive to about {about} of them "
+    "(shares of d mean / d mu*, not what they added)",
+    # Zero: memories take no part in the mean
+    "none": "comes from a network that does not consult its {count:,} memories; the nearest are "
+    "shown",
+    # Zero: the policy cannot be differentiated by the values of its memories
+    "unknown": "is computed in a way that hides what its {count:,} memories add; the nearest are "
+    "shown",
+}
 
-    For a linear smoother that product is the exact contribution; here it is the first order's.
+Parts = tuple[Kind, Tensor, Tensor]
+"""What weights are, the weights [N], and what each memory adds to the mean [N, d_a]."""
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class Explanation(Readable, Experiences):
+    """An action's mean and every memory's part in it, the largest weight first.
+
+    If `exact`, `contributions` sum to `mean`, which is the mean before clipping. Otherwise they
+    are weights times values where there is attention, and first derivatives times values where
+    there is sensitivity.
     """
-    context = policy.context()
-    values = context.values.detach().clone().requires_grad_()
-    # Leaving out an episode that nobody remembers leaves out nothing, and can be differentiated
-    nobody = (context.episodes.max() + 1)[None]
-    target = Context(state, torch.zeros_like(values[:1]), nobody)
-    with torch.enable_grad():
-        answer = policy.interpolator.leave_one_out(
-            Context(context.states, values, context.episodes), target
-        ).mean[0]
-        gradients = [
-            torch.autograd.grad(part, values, retain_graph=True, allow_unused=True)[0]
-            for part in answer
+
+    widths = (7, 7, 5, 9)
+
+    kind: Kind
+    effective_neighbours: float
+    """exp of the weights' entropy: how many memories the mean rests on."""
+    weights: Array  # [N]
+    contributions: Array  # [N, d_a] what each memory adds to the mean
+
+    @property
+    def shares(self) -> Array:
+        """The weights."""
+        return self.weights
+
+    @property
+    def exact(self) -> bool:
+        """Whether contributions are the computation itself: their sum is the unclipped mean."""
+        return self.kind == "sum"
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What the cells of the table are."""
+        added = f"  (what it adds{self.origin and f' to {self.origin}'})" if self.exact else ""
+        logits = self.columns_of_logits and f", {self.columns_of_logits}"
+        return ("share", "episode", "step", "advantage", f"mu -> mu*{added}{logits}")
+
+    def table(self, count: int) -> list[tuple[str, ...]]:
+        """Return the first rows in words, under the headings."""
+        words = self.in_units
+        return [
+            (
+                f"{self.weights[i]:.1%}" if self.weights.any() else "-",
+                f"{self.episodes[i]}",
+                f"{self.steps[i]}",
+                f"{self.advantages[i]:+.2f}",
+                f"{words(self.means[i])} -> {words(self.improved_means[i])}"
+                + (f"  ({words(self.contributions[i], 3, change=True)})" if self.exact else ""),
+            )
+            for i in range(min(count, len(self.weights)))
         ]
-    found = [torch.zeros_like(values) if part is None else part for part in gradients]
-    jacobian = torch.stack(found)  # [d_a, n, d_v]
-    norms = jacobian.square().sum(dim=(0, 2)).sqrt()  # [n]
-    return norms, torch.einsum("aiv,iv->ia", jacobian, values.detach())
+
+    def sentence(self) -> str:
+        """Say where the mean comes from."""
+        about = f"{self.effective_neighbours:.{0 if self.effective_neighbours >= 10 else 1}f}"
+        said = _CONNECTION[self.kind].format(count=len(self.weights), about=about)
+        return f"{self.answer} {said}"
+
+
+def explain_memories(policy: Policy, states: Tensor, names: DimensionNames) -> list[Explanation]:
+    """Explain means of any policy at raw states [T, d_s] by their slopes along memories' values.
+
+    Where a policy cannot be differentiated by the improved means in its memory, the memories are
+    shown in order of distance.
+    """
+
+    memory = policy.memory
+
+    def mean(state: Tensor, values: Tensor) -> Tensor:
+        improved, cache = memory.improved_means, policy.cache
+        try:
+            memory.improved_means, policy.cache = values, {}
+            return policy._act(state)[0][0]
+        finally:
+            memory.improved_means, policy.cache = improved, cache
+
+    def parts(state: Tensor) -> Parts:
+        return _slopes(policy, state, mean, "unknown")
+
+    return _explanations(policy, states, names, parts)
 
 
 def explain_interpolation(
     policy: PaperPolicy, states: Tensor, names: DimensionNames
 ) -> list[Explanation]:
-    """Explain the means at raw states by the memories they are interpolated from."""
-    numbers = np.arange(len(policy.memory))
-    return [_explain(policy, numbers, state[None], names) for state in states]
+    """Explain the means of one of the paper's policies: exactly where memories have weights."""
 
+    def mean(state: Tensor, values: Tensor) -> Tensor:
+        context = policy.context()
+        varied = Context(context.states, values, context.episodes)
+        # Leaving out an episode that nobody remembers leaves out nothing, and can be differentiated
+        nobody = (context.episodes.max() + 1)[None]
+        target = Context(policy.normaliser(state), torch.zeros_like(values[:1]), nobody)
+        return policy.interpolator.leave_one_out(varied, target).mean[0]
 
-def explain_memories(policy: Policy, states: Tensor, names: DimensionNames) -> list[Explanation]:
-    """Explain the means of any policy with a memory."""
-    raise NotImplementedError
-
-
-def _explain(
-    policy: PaperPolicy, numbers: NDArray[Any], state: Tensor, names: DimensionNames
-) -> Explanation:
-    """Explain the mean at one raw state [1, d_s] by the memories it is interpolated from.
-
-    `numbers` are those of the memory's rows before some were left out.
-    """
-    memory, conditioned = policy.memory, policy.conditioned
-    mean, place = policy.act(state)[0][0], policy.normaliser(state)
-    kind: Kind = "sensitivity"
-    if isinstance(conditioned, Weighted):
-        kind = "sum" if conditioned.exact else "attention"
+    def parts(state: Tensor) -> Parts:
+        place, conditioned = policy.normaliser(state), policy.conditioned
+        if not isinstance(conditioned, Weighted):
+            return _slopes(policy, state, mean, "none")
         with torch.no_grad():
             weights, added = conditioned.weights(place)[0], conditioned.contributions(place)[0]
-    else:
-        norms, added = _first_order(policy, place)
-        kind = "sensitivity" if norms.any() else "none"
-        weights = norms / norms.sum() if norms.any() else norms
-    if kind == "none":
-        about = 0.0
-        nearness = torch.cdist(place, policy.normaliser(memory.column("states")))[0]
-        order = nearness.argsort(stable=True)
-    else:
-        # Of a smoother with negative weights, how many it rests on is about their sizes
-        about = float(effective_neighbours(weights.abs()[None]))
-        # Those without a share may still add something: after the others, what adds most first
-        order = added.abs().sum(dim=1).argsort(descending=True, stable=True)
-        order = order[weights[order].abs().argsort(descending=True, stable=True)]
+        return "sum" if conditioned.exact else "attention", weights, added
 
-    def array(column: Tensor) -> NDArray[Any]:
-        return column[order].cpu().numpy()
+    return _explanations(policy, states, names, parts)
 
-    return Explanation(
-        observation=state[0].cpu().numpy(),
-        mean=mean.cpu().numpy(),
-        kind=kind,
-        familiarity=float(familiarity_of(policy)(state)[0]),
-        effective_neighbours=about,
-        weights=array(weights),
-        contributions=array(added),
-        rows=numbers[order.cpu().numpy()],
-        distribution=policy.distribution,
-        names=names,
-        **{name: array(memory.column(name)) for name in COLUMNS},
-    )
+
+def _slopes(
+    policy: Policy, state: Tensor, mean: Callable[[Tensor, Tensor], Tensor], without: Kind
+) -> Parts:
+    """Return how much the mean changes with each memory's value, and that times the value.
+
+    For a linear smoother that product is the exact contribution; here it is the first order's.
+    """
+    values = policy.memory.column("improved_means").clone()
+    try:
+        slopes: Tensor = jacobian(lambda varied: mean(state, varied), values)  # type: ignore[no-untyped-call]
+    except RuntimeError:  # it is not computed by torch alone
+        slopes = values.new_zeros(values.shape[1], *values.shape)  # [d_a, N, d_a]
+    norms = slopes.square().sum(dim=(0, 2)).sqrt()  # [N]
+    added = torch.einsum("aiv,iv->ia", slopes, values)
+    return ("sensitivity", norms / norms.sum(), added) if norms.any() else (without, norms, added)
+
+
+def _explanations(
+    policy: Policy, states: Tensor, names: DimensionNames, parts: Callable[[Tensor], Parts]
+) -> list[Explanation]:
+    if not len(policy.memory):
+        raise ImelError("the policy remembers nothing yet: it has not been trained")
+    columns = {name: policy.memory.column(name) for name in COLUMNS}
+    explained = []
+    for state, fields in zip(states, common_fields(policy, states, names), strict=True):
+        kind, weights, added = parts(state[None])
+        if weights.any():
+            # Of a smoother with negative weights, how many it rests on is about their sizes
+            about = float(effective_neighbours(weights.abs()[None]))
+            # Those without a share may still add something: after the others, what adds most first
+            order = added.abs().sum(dim=1).argsort(descending=True, stable=True)
+            order = order[weights[order].abs().argsort(descending=True, stable=True)]
+        else:
+            about, places = 0.0, policy.normaliser(columns["states"])
+            order = torch.cdist(policy.normaliser(state[None]), places)[0].argsort(stable=True)
+        table = {"weights": weights, "contributions": added, **columns}
+        fields |= {name: column[order].cpu().numpy() for name, column in table.items()}
+        fields |= {"kind": kind, "effective_neighbours": about, "rows": order.cpu().numpy()}
+        explained.append(Explanation(**fields))
+    return explained

@@ -1,86 +1,130 @@
-"""An explanation: an answer of the policy beside the memories behind it, to be read or drawn."""
+"""What explanations by lessons and by memories have in common: a mean, to be read or drawn."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, fields
+from html import escape
+from typing import Any, ClassVar
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
+from torch import Tensor
 
 from imel.distributions import Distribution, listed, vector
+from imel.explain.familiarity import familiarity_of
+from imel.policies import Policy
 from imel.policies.names import DimensionNames
 
 Array = NDArray[Any]
 
-Kind = Literal["sum", "attention", "sensitivity", "none"]
-"""What a memory's weight is.
+_BAR, _DRAWN = 75, 10
+"""In a notebook: pixels of the longest bar to each side, and rows of the table."""
 
-`sum`: its share in the answer; the answer is the sum of all contributions
-(MKI, nearest neighbours).
-`attention`: how much the network looked at it; what it made of that is not a sum.
-`sensitivity`: how much the answer would move with its value, as a share of all such movements.
-`none`: memories take no part in the answer (the regressor); they are in order of distance.
-"""
 
-COLUMNS = ("states", "actions", "means", "improved_means", "advantages", "episodes", "steps")
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Experiences:
+    """What the policy's memory holds of some experiences, in policy units."""
+
+    rows: Array  # [n] places in the policy's memory: what `without` takes
+    episodes: Array  # [n]
+    steps: Array  # [n] within the episode
+    states: Array  # [n, d_s] raw
+    actions: Array  # [n, d_a] taken
+    means: Array  # [n, d_a] mu, when it was improved last
+    improved_means: Array  # [n, d_a] mu*
+    advantages: Array  # [n]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def asked(self) -> Array:
+        """What each experience asked for in the last update: mu* - mu."""  # [n, d_a]
+        return np.asarray(self.improved_means - self.means)
+
+
+COLUMNS = tuple(field.name for field in fields(Experiences) if field.name != "rows")
 """The columns of the memory that an explanation shows."""
 
-_CONNECTION: dict[Kind, str] = {
-    "sum": "is the sum of what {count:,} memories add, and rests on about {about} of them",
-    "attention": "comes from a network whose attention rests on about {about} of {count:,} "
-    "memories (where it looked, not what they added)",
-    "sensitivity": "comes from a network and {count:,} memories; it is sensitive to about {about} "
-    "of them (shares of d mean / d mu, not what they added)",
-    "none": "comes from a network that does not consult its {count:,} memories; the nearest are "
-    "shown",
-}
 
-
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Readable(ABC):
-    """What explanations by memories and by lessons have in common: sentences and a short table."""
+    """A mean, and words for where it comes from.
 
-    mean: Array
-    familiarity: float
-    distribution: Distribution
-    names: DimensionNames
-    headings: tuple[str, ...]
-    """What the cells of the table are."""
+    Arrays are in policy units (the action range is [-1, 1]), words in the environment's units.
+    """
+
     widths: ClassVar[tuple[int, ...]]
-    """Characters of all columns but the last, in a pipe."""
+    """Characters of all columns of the table but the last, in a pipe."""
+
+    observation: Array  # [d_s] raw
+    mean: Array  # [d_a] before it is clipped to the action range; logits of discrete actions
+    familiarity: float
+    """The share of remembered states that are at least as far from the other episodes as this
+    state is from memory: 1 is as familiar as anything remembered, 0 farther off than any memory.
+    NaN if fewer than two episodes are remembered."""
+    names: DimensionNames
+    distribution: Distribution
+    middle: Array | float = 0.0  # [d_a] of the action range, in the environment's units
+    scale: Array | float = 1.0  # [d_a] the environment's units of one policy unit; 1 of logits
+
+    @property
+    @abstractmethod
+    def headings(self) -> tuple[str, ...]:
+        """What the cells of the table are."""
+
+    @property
+    @abstractmethod
+    def shares(self) -> Array:
+        """The share of each row of the table, as a notebook draws it."""
+
+    @abstractmethod
+    def table(self, count: int) -> list[tuple[str, ...]]:
+        """Return the first rows in words, under the headings."""
+
+    @abstractmethod
+    def sentence(self) -> str:
+        """Say where the mean comes from."""
+
+    def sentences(self) -> list[str]:
+        """Return all there is to say beside the table."""
+        return [self.sentence(), self.familiarity_sentence()]
 
     @property
     def answer(self) -> str:
         """What the policy does, in words."""
-        return self.distribution.words(self.mean, self.names.action)
+        if self.distribution.sizes:
+            return self.distribution.words(self.mean, self.names.action)
+        clipped = " before clipping" if np.abs(self.mean).max() > 1.0 else ""
+        return f"mean {self.in_units(self.mean)}{clipped}"
 
     @property
     def columns_of_logits(self) -> str:
         """Say which column of the logits is which option; empty where actions are continuous."""
         return f"logits of {listed(self.names.action)}" if self.distribution.sizes else ""
 
-    @abstractmethod
-    def sentence(self) -> str:
-        """Say where the mean comes from."""
+    @property
+    def origin(self) -> str:
+        """The mean without any contribution, where it is not zero in the environment's units."""
+        return self.in_units(0.0 * self.mean) if np.any(self.middle) else ""
 
-    @abstractmethod
-    def table(self, count: int) -> list[tuple[str, ...]]:
-        """Return the first rows in words, under the headings."""
+    def in_units(self, values: Array, digits: int = 2, change: bool = False) -> str:
+        """Return means, or changes of means, in the environment's units."""
+        # A range narrower than [-1, 1] needs more digits
+        digits += max(0, math.ceil(-math.log10(max(float(np.min(self.scale)), 1e-4))))
+        return vector((0.0 if change else self.middle) + self.scale * values, digits=digits)
 
     def familiarity_sentence(self) -> str:
         """Say how much the state is like what is remembered."""
         if np.isnan(self.familiarity):
-            return "familiarity is unknown: the memory holds a single episode"
+            return "familiarity is unknown: fewer than two episodes are remembered"
         if self.familiarity == 0.0:
-            return (
-                "familiarity 0 %: unlike anything remembered, farther from the memories than they "
-                "are from each other's episodes"
-            )
-        return (
-            f"familiarity {100 * self.familiarity:.0f} %: that share of the memories lies at least "
-            "as far from all other episodes"
-        )
+            return "familiarity 0 %: no remembered state is this unusual, the policy extrapolates"
+        share = f"{100 * self.familiarity:.0f} %"
+        return f"familiarity {share}: {share} of remembered states are at least this unusual"
 
     def as_text_table(self, count: int = 8) -> str:
         """Return the first rows as lines under headings."""
@@ -91,84 +135,34 @@ class Readable(ABC):
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        return "\n".join([self.sentence(), self.familiarity_sentence(), self.as_text_table()])
+        return "\n".join([*self.sentences(), self.as_text_table()])
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self.sentence()}>"
 
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Explanation(Readable):
-    """An action's mean and every memory's part in it, the largest weight first.
-
-    If `exact`, `contributions` sum to `mean`. Otherwise they are weights times values where there
-    is attention, and first derivatives times values where there is sensitivity. Means and actions
-    are in policy units: the action range is [-1, 1].
-    """
-
-    widths = (7, 7, 5, 9)
-
-    observation: Array  # [d_s] raw
-    mean: Array  # [d_a]
-    kind: Kind
-    familiarity: float
-    """The share of memories that are at least as far from the other episodes as this state is
-    from memory: 1 is as familiar as anything remembered, 0 farther off than any memory. NaN if
-    the memory holds a single episode."""
-    effective_neighbours: float
-    """exp of the weights' entropy: how many memories the answer rests on."""
-    weights: Array  # [N]
-    contributions: Array  # [N, d_a] what each memory adds to the mean
-    rows: Array  # [N] the memories' places in the policy's memory: what `without` takes
-    improved_means: Array  # [N, d_a]
-    means: Array  # [N, d_a]
-    actions: Array  # [N, d_a]
-    advantages: Array  # [N]
-    states: Array  # [N, d_s] raw
-    episodes: Array  # [N]
-    steps: Array  # [N]
-    distribution: Distribution
-    names: DimensionNames
-
-    @staticmethod
-    def columns() -> tuple[str, ...]:
-        """The fields that are columns of the memory."""
-        return COLUMNS
-
-    @property
-    def exact(self) -> bool:
-        """Whether the contributions are the computation itself: their sum is the mean."""
-        return self.kind == "sum"
-
-    @property
-    def headings(self) -> tuple[str, ...]:  # type: ignore[override]
-        """What the cells of the table are."""
-        change = "mu -> mu*  (what it adds)" if self.exact else "mu -> mu*"
-        if self.columns_of_logits:
-            change += f", {self.columns_of_logits}"
-        return ("share", "episode", "step", "advantage", change)
-
-    def sentence(self) -> str:
-        """Where the mean comes from, in words."""
-        about = f"{self.effective_neighbours:.{0 if self.effective_neighbours >= 10 else 1}f}"
-        said = _CONNECTION[self.kind].format(count=len(self.weights), about=about)
-        return f"{self.answer} {said}"
-
-    def table(self, count: int) -> list[tuple[str, ...]]:
-        """The first rows in words, under the headings."""
-        return [
-            (
-                "-" if self.kind == "none" else f"{self.weights[i]:.1%}",
-                f"{self.episodes[i]}",
-                f"{self.steps[i]}",
-                f"{self.advantages[i]:+.2f}",
-                f"{vector(self.means[i])} -> {vector(self.improved_means[i])}"
-                + (f"  ({vector(self.contributions[i], digits=3)})" if self.exact else ""),
-            )
-            for i in range(min(count, len(self.weights)))
-        ]
-
     def _repr_html_(self) -> str:
-        from imel.explain.picture import draw_memories
+        said = "<br/>".join(map(escape, self.sentences()))
+        largest = max(float(np.abs(self.shares[:_DRAWN]).max(initial=0.0)), 1e-12)
+        lines = ["".join(f"<th>{escape(heading)}</th>" for heading in (*self.headings, ""))]
+        for cells, share in zip(self.table(_DRAWN), self.shares, strict=False):
+            length, colour = _BAR * float(share) / largest, "#2d6fb5" if share >= 0 else "#c0392b"
+            lines.append(
+                "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+                + f'<td><svg width="{2 * _BAR}" height="10"><rect x="{_BAR + min(length, 0):.1f}" '
+                f'width="{abs(length):.1f}" height="10" fill="{colour}"/></svg></td>'
+            )
+        rows = "".join(f"<tr>{line}</tr>" for line in lines)
+        return f"<div><p>{said}</p><table>{rows}</table></div>"
 
-        return draw_memories(self)
+
+def common_fields(policy: Policy, states: Tensor, names: DimensionNames) -> list[dict[str, Any]]:
+    """Return the fields of `Readable` for the deterministic means at raw states [T, d_s]."""
+    means, scores = policy.act(states)[0].cpu().numpy(), familiarity_of(policy)(states)
+    shared: dict[str, Any] = {"names": names, "distribution": policy.distribution}
+    space = policy.action_space
+    if isinstance(space, spaces.Box):
+        shared |= {"middle": (space.high + space.low) / 2, "scale": (space.high - space.low) / 2}
+    return [
+        {"observation": state, "mean": mean, "familiarity": float(score), **shared}
+        for state, mean, score in zip(states.cpu().numpy(), means, scores, strict=True)
+    ]

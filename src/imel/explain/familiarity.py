@@ -39,35 +39,32 @@ class Familiarity:
         self._episodes = memory.column("episodes")[some]
         self._keys = self._embed(memory.column("states")[some])  # [N, d]
         _, sizes = torch.unique(self._episodes, return_counts=True)
-        self._neighbours = min(NEIGHBOURS, len(self._keys) - int(sizes.max()))
-        self._reference = self._leave_one_out()  # [R] ascending
+        others = len(self._keys) - max(sizes.tolist(), default=0)  # outside the longest episode
+        self._neighbours = min(NEIGHBOURS, others)
+        self._reference: Tensor | None = None  # [R] ascending
+        if self._neighbours > 0:
+            compared = self._nearest(self._keys[:_COMPARED], self._episodes[:_COMPARED])
+            self._reference = compared.sort().values
 
     def __call__(self, states: Tensor) -> NDArray[Any]:
-        """The share of memories at least as far from other episodes as each raw state."""  # [T]
+        """Return the share of memories that are at least as unusual as each raw state."""  # [T]
         if self._reference is None:
             return np.full(len(states), np.nan)
-        near = torch.cat([self._nearest(part) for part in self._parts(self._embed(states))])
+        near = self._nearest(self._embed(states))
         nearer = torch.searchsorted(self._reference, near - _ROUNDING)
         return np.asarray(1.0 - nearer.cpu().numpy() / len(self._reference))
 
-    def _parts(self, rows: Tensor) -> list[Tensor]:
-        size = max(1, _AT_ONCE // len(self._keys))
-        return [rows[start : start + size] for start in range(0, len(rows), size)]
-
     def _nearest(self, places: Tensor, own: Tensor | None = None) -> Tensor:
-        """The mean distance to the nearest memories, `own` episodes left out."""  # [T]
-        distances = torch.cdist(places, self._keys)
-        if own is not None:
-            distances.masked_fill_(own[:, None] == self._episodes, torch.inf)
-        return distances.topk(self._neighbours, dim=1, largest=False, sorted=False).values.mean(1)
-
-    def _leave_one_out(self) -> Tensor | None:
-        if self._neighbours < 1:
-            return None
-        compared = torch.arange(min(_COMPARED, len(self._keys)), device=self._keys.device)
-        keys, episodes = self._keys, self._episodes
-        parts = [self._nearest(keys[part], episodes[part]) for part in self._parts(compared)]
-        return torch.cat(parts).sort().values
+        """Return the mean distance to the nearest memories, `own` episodes left out."""  # [T]
+        size, means = max(1, _AT_ONCE // len(self._keys)), []
+        for start in range(0, len(places), size):
+            distances = torch.cdist(places[start : start + size], self._keys)
+            if own is not None:
+                same = own[start : start + size, None] == self._episodes
+                distances.masked_fill_(same, torch.inf)
+            nearest = distances.topk(self._neighbours, dim=1, largest=False, sorted=False)
+            means.append(nearest.values.mean(dim=1))
+        return torch.cat(means)
 
 
 def familiarity_of(policy: Policy) -> Familiarity:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from imel.errors import ImelError
 from imel.policies import RidgePolicy
+from imel.policies.ridge.features import damped_inverse
 
 Array = NDArray[Any]
 
@@ -69,40 +70,23 @@ def lesson_worth(policy: RidgePolicy, played: Sequence[PlayedEpisode], gamma: fl
     """
     if len(played) < 4:
         raise ImelError("at least four episodes are needed for an error bar")
-    features = [_features(policy, episode.states) for episode in played]
-    returns = [_returns_to_go(episode.rewards, gamma) for episode in played]
+    with torch.no_grad():
+        states = [torch.as_tensor(one.states, dtype=torch.float32) for one in played]
+        features = [policy.features(policy.normaliser(part.to(policy.device))) for part in states]
+    backward = [lfilter([1.0], [1.0, -gamma], one.rewards[::-1].astype(float)) for one in played]
+    returns = [torch.from_numpy(part[::-1].copy()).to(policy.device) for part in backward]
     taught = policy.lessons.column("coefficients")  # [L, d_phi, d_a]
     products = np.empty((len(played), len(taught)))
     for half in range(2):
-        others = range(1 - half, len(played), 2)
-        baseline = _ridge([features[i] for i in others], [returns[i] for i in others])
+        rows = torch.cat(features[1 - half :: 2]).double()
+        products_of_rows = rows.T @ torch.cat(returns[1 - half :: 2])
+        baseline = damped_inverse(rows.T @ rows, _BASELINE) @ products_of_rows
         for i in range(half, len(played), 2):
             advantages = returns[i] - features[i].double() @ baseline
             gradient = _gradient(policy, features[i], played[i], advantages)
             products[i] = torch.einsum("lpa,pa->l", taught, gradient).cpu().numpy()
     errors = products.std(axis=0, ddof=1) / len(played) ** 0.5
     return Worth(products.mean(axis=0), errors, len(played))
-
-
-def _features(policy: RidgePolicy, states: Array) -> Tensor:
-    with torch.no_grad():
-        tensor = torch.as_tensor(states, dtype=torch.float32, device=policy.device)
-        features: Tensor = policy.features(policy.normaliser(tensor))
-        return features
-
-
-def _returns_to_go(rewards: Array, gamma: float) -> Tensor:
-    discounted = lfilter([1.0], [1.0, -gamma], rewards[::-1].astype(np.float64))
-    return torch.from_numpy(discounted[::-1].copy())
-
-
-def _ridge(features: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
-    """Fit values linearly in features."""
-    rows, targets = torch.cat(list(features)).double(), torch.cat(list(values))
-    gram = rows.T @ rows
-    gram.diagonal().add_(_BASELINE * gram.diagonal().mean())
-    fitted: Tensor = torch.linalg.solve(gram, rows.T @ targets.to(rows.device))
-    return fitted
 
 
 def _gradient(

@@ -65,8 +65,7 @@ def _describe_lessons(
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     """The share of every lesson, and the largest in words, with the state of each most alike."""
     why, rows = insight.why(state)
-    along = why.along
-    signed = along / (float(np.maximum(along, 0.0).sum()) or 1.0)  # [L]
+    signed = why.shares  # [L]
     shares = np.zeros(insight.rows, dtype=np.float32)
     shares[rows] = signed
     order = np.argsort(-np.abs(signed), kind="stable")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from imel.pictures.nearby import draw_episodes
 from imel.pictures.style import BELOW, BLUE, GREEN, GREY, ORANGE, RED, Keywords, styled
-from imel.runs.lessons import Deletion
+from imel.runs.deletion import Deletion
 
 Array = NDArray[Any]
 Columns = Mapping[str, Array]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -35,6 +35,7 @@ from imel.policies.names import Dimensions
 from imel.policies.spaces import check_spaces, make_extractor, state_names
 
 if TYPE_CHECKING:
+    from imel.checkpoints.checkpoint import Source
     from imel.explain.explanation import Readable
     from imel.learner import LearnerState
     from imel.policies.names import DimensionNames
@@ -57,7 +58,7 @@ class Policy(BasePolicy):
     :param changes: settings that are to differ from those
     """
 
-    Settings: ClassVar[type[Any]] = declared.Settings
+    Settings: ClassVar[type[declared.Settings]] = declared.Settings
     """The settings of IMeL that this policy uses, with its defaults."""
     name: ClassVar[str] = ""
     """What commands and files call a registered policy."""
@@ -107,8 +108,11 @@ class Policy(BasePolicy):
     # --- settings ---
 
     @classmethod
-    def make_settings(cls, changes: Mapping[str, Any]) -> Any:
-        """Return the policy's settings with some changed: the one place that checks them."""
+    def make_settings(cls, changes: Mapping[str, Any], also: Iterable[str] = ()) -> Any:
+        """Return the policy's settings with some changed: the one place that checks them.
+
+        :param also: names of something else that a misspelt one may have meant
+        """
         own = declared.setting_names(cls.Settings)
         for name in changes:
             users = [] if name in own else _users_of(name)
@@ -117,7 +121,7 @@ class Policy(BasePolicy):
                     f"{cls.__name__} does not use '{name}'; {', '.join(users)} "
                     f"{'does' if len(users) == 1 else 'do'}"
                 )
-        settings = cls.Settings().updated(changes, cls.__name__)
+        settings = cls.Settings().updated(changes, cls.__name__, also)
         cls.check_settings(settings)
         return settings
 
@@ -271,16 +275,16 @@ class Policy(BasePolicy):
 
     # --- files ---
 
-    def save(self, path: str | os.PathLike[str]) -> None:  # type: ignore[override]
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy to a checkpoint file, without pickle."""
-        from imel.checkpoints.policy_file import save_policy
+        from imel.checkpoints.model_file import save_policy
 
         save_policy(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:  # type: ignore[override]
+    def load(cls, path: Source, device: torch.device | str = "cpu") -> Self:
         """Read a policy from a checkpoint of a policy or of a whole model."""
-        from imel.checkpoints.policy_file import load_policy
+        from imel.checkpoints.model_file import load_policy
 
         return load_policy(cls, path, device)
 

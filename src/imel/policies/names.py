@@ -64,16 +64,12 @@ def names_for(env_id: str | None, dimensions: Dimensions) -> DimensionNames:
     task = (env_id or "").rpartition("/")[2].partition("-v")[0]
     actions, *states = _TASKS.get(task, ((),))
     state_dim, action_dim, choices, observed = dimensions
-    found = next((names for names in states if len(names) == state_dim), None)
-    numbered = tuple(f"action {i}" for i in range(action_dim))
-    if len(choices) == 1:
-        numbered = tuple(f"action {k}" for k in choices[0])
-    elif choices:
-        numbered = tuple(f"choice {i}: {k}" for i, options in enumerate(choices) for k in options)
-    return DimensionNames(
-        found or tuple(observed) or tuple(f"state {i}" for i in range(state_dim)),
-        actions if len(actions) == action_dim else numbered,
-    )
+    found = next((names for names in states if len(names) == state_dim), tuple(observed))
+    if len(actions) != action_dim:
+        actions = _each(["action"], *map(str, choices[0] if choices else range(action_dim)))
+        if len(choices) > 1:
+            actions = tuple(f"choice {i}: {k}" for i, part in enumerate(choices) for k in part)
+    return DimensionNames(found or _each(["state"], *map(str, range(state_dim))), actions)
 
 
 # --- the observation tables of Gymnasium, version 4 and 5 ---
@@ -93,8 +89,8 @@ def _planar(*joints: str) -> tuple[Names, Names]:
 
 
 _ORIENTATION = ("height", *_each(["orientation"], "w", "x", "y", "z"))
-_MOTION = (*_each(["velocity", "angular velocity"], "x", "y", "z"),)
 _SPATIAL = ("x", "y", "z")
+_MOTION = _each(["velocity", "angular velocity"], *_SPATIAL)
 
 
 def _free(joints: Sequence[str]) -> Names:
@@ -104,12 +100,7 @@ def _free(joints: Sequence[str]) -> Names:
 
 def _spatial(bodies: Sequence[str], angular: str, linear: str) -> Names:
     """MuJoCo's spatial vectors: the rotational part first."""
-    return tuple(
-        f"{body} {kind} {axis}"
-        for body in bodies
-        for kind in (angular, linear)
-        for axis in _SPATIAL
-    )
+    return _each(bodies, *_each([angular, linear], *_SPATIAL))
 
 
 _LEGS = ("front left", "front right", "back left", "back right")
@@ -125,7 +116,7 @@ _HUMANOID_BODIES = (
     *_each(_SIDES, "thigh", "shin", "foot"),
     *_each(_SIDES, "upper arm", "lower arm"),
 )
-_INERTIA = (*(f"inertia {axes}" for axes in ("xx", "yy", "zz", "xy", "xz", "yz")),)
+_INERTIA = _each(["inertia"], "xx", "yy", "zz", "xy", "xz", "yz")
 _INERTIAS = (*_INERTIA, *_each(["mass offset"], *_SPATIAL), "mass")
 
 
@@ -160,12 +151,10 @@ _POLES = (
     *_each(["pole 1", "pole 2"], "velocity"),
     *_each(["constraint force"], *_SPATIAL),
 )
-_FROZEN_LAKE = ("left", "down", "right", "up")
 _SWIMMER = ("tip", "rotor 1", "rotor 2")
 
-_TASKS: dict[
-    str, tuple[Names, ...]
-] = {  # actions, then states: the one of the right width is taken
+# Actions, then states: the one of the right width is taken
+_TASKS: dict[str, tuple[Names, ...]] = {
     "Pendulum": (("torque",), ("cos angle", "sin angle", "angular velocity")),
     "MountainCarContinuous": (("force",), ("position", "velocity")),
     "MountainCar": (("push left", "coast", "push right"), ("position", "velocity")),
@@ -187,8 +176,7 @@ _TASKS: dict[
             *("left leg touches", "right leg touches"),
         ),
     ),
-    "FrozenLake": (_FROZEN_LAKE,),
-    "FrozenLake8x8": (_FROZEN_LAKE,),
+    **dict.fromkeys(("FrozenLake", "FrozenLake8x8"), (("left", "down", "right", "up"),)),
     "CliffWalking": (("up", "right", "down", "left"),),
     "Taxi": (("south", "north", "east", "west", "pick up", "drop off"),),
     "InvertedPendulum": (
@@ -205,8 +193,7 @@ _TASKS: dict[
         (*_free(_ANT), *_ANT_FORCES),
         (*_free(_ANT), *_spatial(["world"], "contact torque", "contact force"), *_ANT_FORCES),
     ),
-    "Humanoid": _HUMANOID_TASK,
-    "HumanoidStandup": _HUMANOID_TASK,
+    **dict.fromkeys(("Humanoid", "HumanoidStandup"), _HUMANOID_TASK),
     "Swimmer": (
         _each(_SWIMMER[1:], "torque"),
         (*_each(_SWIMMER, "angle"), "velocity x", "velocity y", *_each(_SWIMMER, "velocity")),

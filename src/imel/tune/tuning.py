@@ -2,115 +2,97 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from matplotlib import pyplot
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.trial import TrialState
+from optuna.visualization.matplotlib import plot_optimization_history, plot_param_importances
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from imel.bench.launch import choose_pool, launch, unfinished
+from imel.bench.launch import launch, unfinished
+from imel.bench.pool import Pool
 from imel.bench.progress import GridProgress, SearchProgress
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.bench.tasks import find_task
 from imel.errors import ImelError
-from imel.pictures.style import DOTS_PER_INCH
 from imel.report.statistics import difference_of_means, estimate, probability_of_improvement
 from imel.runs.layout import write_json
-from imel.tune import TuneArguments
-from imel.tune.pictures import history_figure, importance_figure, importances
-from imel.tune.search import Search
+from imel.tune.search import search
 from imel.tune.study import Problem, completed, counted, default_trial, opened, value
 
-BEST, CONFIRMATION = "best.json", "confirmation"
+BEST, HISTORY, IMPORTANCE = "best.json", "history.png", "importance.png"
+MEASURE = "mean deterministic return"
 _SHOWN = 5
 """Trials and parameters of the summary."""
-_FAILED = 1
-_FIRST_SEED = 1000
-"""Of those that confirm."""
+_EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
+"""Importance is what sets the best quarter of the trials apart from all of them."""
 
 
-def tune(arguments: TuneArguments, fixed: Mapping[str, Any], console: Console) -> int:
-    """Search, summarise, write and confirm; the exit code. `fixed` settings are not searched."""
-    problem = Problem(arguments.task, arguments.policy, arguments.steps, arguments.seeds, fixed)
-    _ = problem.default  # refuses what cannot be run before anything is written
-    name = re.sub(r"[^\w.-]+", "_", f"{problem.task}-{problem.policy}")
-    folder = arguments.study or Path("runs/tune", name)
-    with opened(folder, problem, arguments.seed) as (study, last):
-        _search(study, problem, arguments, console)
-        if not last():
-            console.print("the study goes on in another process; the last one confirms and writes")
-            return 0
-        if len(counted(study)) < arguments.trials:  # some were of processes that were killed
-            _search(study, problem, arguments, console)
-        if not completed(study):
-            raise ImelError(f"no trial of {arguments.trials} was completed{_first_error(study)}")
-        _summarise(study, problem, console)
-        written = _write(study, problem, folder)
-        confirmed = _confirm(study, problem, arguments, Store(folder / CONFIRMATION), console)
-    for path in written:
-        console.out(f"written: {path}", highlight=False)
-    console.out(f"use it: imel train --config {folder / BEST}", highlight=False)
-    return 0 if confirmed else _FAILED
-
-
-def _search(
-    study: optuna.Study, problem: Problem, arguments: TuneArguments, console: Console
-) -> None:
-    ended, done = len(counted(study)), completed(study)
-    best = value(done[0]) if done else None
-    console.print(f"{max(0, arguments.trials - ended)} of {arguments.trials} trials to do")
-    pool = choose_pool(arguments.ray, arguments.jobs)
-    with SearchProgress(console, arguments.trials, ended, best) as progress:
-        Search(study, problem, pool, progress).run(arguments.trials)
-
-
-def _confirm(
-    study: optuna.Study,
+def tune(
     problem: Problem,
-    arguments: TuneArguments,
-    store: Store,
+    folder: Path,
     console: Console,
-) -> bool:
-    """Compare the best settings with the default ones on new seeds; False if a run failed."""
-    best = completed(study)[0].params
-    if best == problem.default:
-        console.print("no better settings than the default ones were found")
-        return True
-    if not arguments.confirm_seeds:
-        return True
-    seeds = new_seeds(problem, arguments.confirm_seeds)
-    ours, theirs = (
-        [problem.run(settings, seed) for seed in seeds]
-        for settings in (problem.overrides(best), problem.fixed)
-    )
-    todo = unfinished([*ours, *theirs], store)
-    console.print(f"confirming on new seeds: {len(todo)} runs to do")
-    pool = choose_pool(arguments.ray, arguments.jobs)
-    with GridProgress(todo, console, problem.name_of) as progress:
-        if launch(todo, store, pool, progress):
-            return False
-    for line in comparison_words(_returns(store, ours), _returns(store, theirs)):
-        console.print(line, markup=False, soft_wrap=True)
-    return True
+    make_pool: Callable[[], Pool],
+    *,
+    trials: int,
+    confirm_seeds: int,
+    seed: int,
+) -> int:
+    """Search until there are so many trials, write what was found, confirm it; the exit code."""
+    _ = problem.default  # refuses what cannot be run before anything is written
+    with opened(folder, problem, seed) as (study, last):
+        while True:  # twice if some trials were of processes that were killed
+            ended, done = len(counted(study)), completed(study)
+            console.print(f"{max(0, trials - ended)} of {trials} trials to do")
+            best = value(done[0]) if done else None
+            with SearchProgress(console, trials, ended, best) as progress:
+                search(study, problem, make_pool(), progress, trials)
+            if not last():
+                console.print("the study goes on in another process; the last one confirms")
+                return 0
+            if len(counted(study)) >= trials:
+                break
+        if not completed(study):
+            error = counted(study)[0].user_attrs["error"]
+            raise ImelError(f"no trial of {trials} was completed; the first to fail: {error}")
+        console.print(_summary(study, problem))
+        _draw(study, problem, folder)
+        settings = problem.overrides(completed(study)[0].params)
+        _write_config(problem, settings, folder / BEST)
+        for name in (BEST, HISTORY, IMPORTANCE):
+            console.out(f"written: {folder / name}", highlight=False)
+        if settings == problem.fixed:
+            console.print("no better settings than the default ones were found")
+        elif not confirm_seeds:
+            console.print("not compared with the default settings on new seeds")
+        else:
+            seeds = new_seeds(problem, confirm_seeds)
+            returns = _confirm(problem, settings, seeds, folder, console, make_pool())
+            if returns is None:
+                return 1
+            lines, better = comparison(*returns)
+            lines += [f"use it: imel train --config {folder / BEST}"] if better else []
+            console.out("\n".join(lines), highlight=False)
+    return 0
 
 
-def _returns(store: Store, runs: Sequence[Run]) -> list[float]:
-    rows = (store.final_row(run.identity()) for run in runs)
-    return [float(row["eval_return"]) for row in rows if row is not None]
-
-
-def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
+def _summary(study: optuna.Study, problem: Problem) -> Table:
     """The best trials and the default one, with the parameters that matter most."""
-    names = list(importances(study))[:_SHOWN]
-    trials, default = completed(study)[:_SHOWN], default_trial(study, problem)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of too few trials: then all are equal
+        names = list(get_param_importances(study, evaluator=_EVALUATOR))[:_SHOWN]
+    done, default = completed(study), default_trial(study, problem)
     states = [trial.state for trial in counted(study)]
     table = Table(
         title=f"{problem.task}, {problem.policy}: {len(states)} trials, "
@@ -120,62 +102,84 @@ def _summarise(study: optuna.Study, problem: Problem, console: Console) -> None:
     )
     for heading in ("trial", "return", *(f"seed {seed}" for seed in problem.seeds), *names):
         table.add_column(heading, justify="right", no_wrap=heading not in names, overflow="fold")
-    for trial in trials:
-        table.add_row(*_cells(trial, names, trial is default))
-    if default is not None and default not in trials:
-        table.add_row(*_cells(default, names, True))
-    console.print(table)
+    for trial in [*done[:_SHOWN], *(each for each in done[_SHOWN:] if each is default)]:
+        label = f"{trial.number} (default)" if trial is default else str(trial.number)
+        returns = [f"{each:.1f}" for each in (value(trial), *trial.user_attrs["returns"])]
+        drawn = [trial.params[name] for name in names]
+        cells = [f"{each:.3g}" if isinstance(each, float) else str(each) for each in drawn]
+        table.add_row(label, *returns, *cells)
+    return table
 
 
-def _cells(trial: FrozenTrial, names: list[str], is_default: bool) -> list[str]:
-    seeds = [f"{result:.1f}" for result in trial.user_attrs["returns"]]
-    drawn = [trial.params.get(name, "-") for name in names]
-    parameters = [f"{each:.3g}" if isinstance(each, float) else str(each) for each in drawn]
-    label = f"{trial.number} (default)" if is_default else str(trial.number)
-    return [label, f"{value(trial):.1f}", *seeds, *parameters]
+def _draw(study: optuna.Study, problem: Problem, folder: Path) -> None:
+    """Draw the returns of all trials beside the default's, and which parameters mattered."""
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna's plots are experimental, and set a style
+        history = plot_optimization_history(study, target_name=MEASURE)
+        default = default_trial(study, problem)
+        if default is not None:
+            history.axhline(value(default), color="grey", ls="--", label="default settings")
+            history.legend()
+        importance = plot_param_importances(study, _EVALUATOR, target_name=MEASURE)
+        for axes, name in ((history, HISTORY), (importance, IMPORTANCE)):
+            axes.set_title("")  # Optuna's own stand in the middle or at the left
+            axes.set_title(f"{problem.task}, {problem.policy}, {problem.steps:,} steps", loc="left")
+            pyplot.figure(axes.figure)
+            pyplot.savefig(folder / name, dpi=130, bbox_inches="tight")
+            pyplot.close()
 
 
-def _write(study: optuna.Study, problem: Problem, folder: Path) -> list[Path]:
-    """The config of the best trial, and the pictures."""
-    settings = problem.run(problem.overrides(completed(study)[0].params), seed=0).settings()
-    settings["policy"] = problem.policy
+def _write_config(problem: Problem, settings: Mapping[str, Any], path: Path) -> None:
+    """Write settings as a config of `imel train`."""
     task = find_task(problem.task)
     # An environment that `imel train` would make differently is left for the user to name
-    plain = task.wrapper is None and not task.env_kwargs
-    environment = {"env": task.env_id} if plain else {}
-    document = {**environment, "total_timesteps": problem.steps, **settings}
-    write_json(folder / BEST, document)
-    figures = {
-        "history.png": history_figure(study, problem),
-        "importance.png": importance_figure(study, problem),
-    }
-    for name, figure in figures.items():
-        figure.savefig(folder / name, dpi=DOTS_PER_INCH)
-    return [folder / name for name in (BEST, *figures)]
+    environment = {} if task.wrapper or task.env_kwargs else {"env": task.env_id}
+    document = {"total_timesteps": problem.steps, **problem.run(settings, seed=0).settings()}
+    write_json(path, {**environment, **document, "policy": problem.policy})
 
 
 def new_seeds(problem: Problem, number: int) -> list[int]:
     """Seeds that no trial has seen: the best of many noisy trials looks better than it is."""
-    return list(islice((seed for seed in count(_FIRST_SEED) if seed not in problem.seeds), number))
+    return list(islice((seed for seed in count(1000) if seed not in problem.seeds), number))
 
 
-def comparison_words(best: Sequence[float], default: Sequence[float]) -> list[str]:
-    """The returns of both settings on the new seeds, and what follows from them."""
+def _confirm(
+    problem: Problem,
+    settings: Mapping[str, Any],
+    seeds: Sequence[int],
+    folder: Path,
+    console: Console,
+    pool: Pool,
+) -> list[list[float]] | None:
+    """The returns of settings and of the default ones on some seeds; None if a run failed."""
+    groups = [[problem.run(each, seed) for seed in seeds] for each in (settings, problem.fixed)]
+    store = Store(folder / "confirmation")
+
+    def name_of(run: Run) -> str:
+        return f"{'best' if run in groups[0] else 'default'} settings, seed {run.seed}"
+
+    todo = unfinished([run for group in groups for run in group], store)
+    console.print(f"confirming on new seeds: {len(todo)} runs to do")
+    with GridProgress(todo, console, name_of) as progress:
+        if launch(todo, store, pool, progress):
+            return None
+    rows = [[store.final_row(run.identity()) for run in group] for group in groups]
+    return [[float(row["eval_return"]) for row in group if row is not None] for group in rows]
+
+
+def comparison(best: Sequence[float], default: Sequence[float]) -> tuple[list[str], bool]:
+    """The returns of both settings in words, and whether the first are better."""
     pair = [np.array(best), np.array(default)]
     difference = estimate(difference_of_means, pair)
     lines = [
         f"{name:>8}: {' '.join(f'{result:.1f}' for result in returns)}  (mean {returns.mean():.1f})"
         for name, returns in zip(("best", "default"), pair, strict=True)
     ]
-    return [
-        *lines,
+    lines.append(
         f"on {len(best)} new seeds the best settings return {difference.value:+.1f} "
         f"[{difference.low:.1f}, {difference.high:.1f}] against the default ones (interquartile "
         "means, 95 % bootstrap interval); "
-        f"P(better) = {float(probability_of_improvement(pair)):.2f}",
-    ]
-
-
-def _first_error(study: optuna.Study) -> str:
-    errors = [trial.user_attrs["error"] for trial in counted(study) if "error" in trial.user_attrs]
-    return f"; the first to fail: {errors[0]}" if errors else ""
+        f"P(better) = {float(probability_of_improvement(pair)):.2f}"
+    )
+    better = difference.low > 0.0  # of a single seed there is no interval
+    return lines + ([] if better else ["not shown to be better than the default ones"]), better

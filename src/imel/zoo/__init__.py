@@ -7,19 +7,59 @@ zoo is changed.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any, Self
 
-from imel.extras import require
+import torch
+from stable_baselines3.common.type_aliases import GymEnv
+
+from imel import algorithm
+from imel.checkpoints.checkpoint import path_for
+from imel.policies import Policy
 
 ALGORITHM = "imel"
 HYPERPARAMETERS = Path(__file__).with_name("imel.yml")
 """What the zoo reads of IMeL's settings, for `--conf-file`."""
+_ALMOST_NOTHING = 1e-6
+"""Where the zoo's linear schedule ends, as a share of its start; IMeL has no rate of 0."""
 
 
-def register() -> None:
-    """Make `--algo imel` known to RL Baselines3 Zoo in this process."""
-    zoo = require("rl_zoo3", "zoo")
-    # It imports the zoo
-    from imel.zoo.algorithm import IMeL
+class IMeL(algorithm.IMeL):
+    """Improved Memories Learning, with the zoo's schedules, its file names and its way to load."""
 
-    zoo.ALGOS[ALGORITHM] = IMeL
+    def __init__(self, policy: str | type[Policy], env: GymEnv | None, **arguments: Any):
+        super().__init__(policy, env, **_with_plain_schedule(arguments))
+
+    def save(  # type: ignore[override]
+        self, path: str | os.PathLike[str], exclude: Any = None, include: Any = None
+    ) -> None:
+        """Write the checkpoint, and a link to it under the `.zip` that the zoo looks for."""
+        super().save(path, exclude, include)
+        saved = path_for(path)
+        link = saved.with_suffix(".zip")
+        if not os.path.lexists(link):
+            link.symlink_to(saved.name)
+
+    @classmethod
+    def load(  # type: ignore[override]
+        cls,
+        path: str | os.PathLike[str],
+        env: GymEnv | str | None = None,
+        device: torch.device | str = "auto",
+        *,
+        custom_objects: Any = None,
+        **arguments: Any,
+    ) -> Self:
+        """Read a model written by `save`; there are no pickled objects to replace."""
+        del custom_objects
+        return super().load(path, env, device, **_with_plain_schedule(arguments))
+
+
+def _with_plain_schedule(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The zoo makes a function of the learning rate it reads; only plain data can be saved."""
+    rate = arguments.get("learning_rate")
+    if not callable(rate):
+        return arguments
+    start, end = rate(1.0), max(rate(0.0), _ALMOST_NOTHING * rate(1.0))  # constant or linear
+    return {**arguments, "learning_rate": start if start == end else f"{start}:{end}"}

@@ -10,17 +10,10 @@ from collections.abc import Sequence
 
 from imel.errors import ImelError, SettingsError, nearest_name
 from imel.extras import require
-from imel.zoo import ALGORITHM, HYPERPARAMETERS, register
+from imel.zoo import ALGORITHM, HYPERPARAMETERS, IMeL
 
-SCRIPTS = {
-    "train": "rl_zoo3.train",
-    "enjoy": "rl_zoo3.enjoy",
-    "record_video": "rl_zoo3.record_video",
-    "plot_train": "rl_zoo3.plots.plot_train",
-    "all_plots": "rl_zoo3.plots.all_plots",
-    "plot_from_file": "rl_zoo3.plots.plot_from_file",
-}
-
+_PLOTS = ("plot_train", "all_plots", "plot_from_file")
+SCRIPTS = ("train", "enjoy", "record_video", *_PLOTS)
 _HELP = f"""\
 usage: python -m imel.zoo SCRIPT [options of the script]
 
@@ -37,11 +30,9 @@ def with_hyperparameters(arguments: Sequence[str]) -> list[str]:
     """The arguments of `train`, with IMeL's hyperparameters unless others are named."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--algo")
-    parser.add_argument("-conf", "--conf-file")
-    known, _ = parser.parse_known_args(arguments)
-    if known.algo != ALGORITHM or known.conf_file is not None:
-        return list(arguments)
-    return [*arguments, "--conf-file", str(HYPERPARAMETERS)]
+    # Before the user's own arguments: of a flag given twice the last one holds
+    own = parser.parse_known_args(arguments)[0].algo == ALGORITHM
+    return [*(["--conf-file", str(HYPERPARAMETERS)] if own else []), *arguments]
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -52,14 +43,15 @@ def run(arguments: Sequence[str]) -> None:
     name, rest = arguments[0], list(arguments[1:])
     if name not in SCRIPTS:
         raise SettingsError(f"unknown script '{name}'; {nearest_name(name, SCRIPTS)}")
-    register()
-    if SCRIPTS[name].startswith("rl_zoo3.plots."):
+    require("rl_zoo3", "zoo").ALGOS[ALGORITHM] = IMeL
+    if name in _PLOTS:
         require("seaborn", "zoo")
     sys.argv[:] = [f"imel.zoo {name}", *(with_hyperparameters(rest) if name == "train" else rest)]
     with warnings.catch_warnings():
         # The zoo's plots are imported by their package before they are run
         warnings.filterwarnings("ignore", "'rl_zoo3.plots", RuntimeWarning)
-        runpy.run_module(SCRIPTS[name], run_name="__main__", alter_sys=True)
+        package = "rl_zoo3.plots" if name in _PLOTS else "rl_zoo3"
+        runpy.run_module(f"{package}.{name}", run_name="__main__", alter_sys=True)
 
 
 def main() -> int:

@@ -22,10 +22,7 @@ class MkiSettings(InterpolatorSettings):
     """Settings of `MkiPolicy`: the learned kernel, a longer memory, shorter steps at first."""
 
     memory_size: int = setting(4096, low=2, high=2**40, search=Multiple(1, 8, "rollout_size"))
-    """Capacity of the memory in transitions. The oldest rollouts are forgotten first."""
     kl_budget: float | str = setting("3:1", scheduled=True, search=Ends(0.2, 30.0))
-    """epsilon: mean KL between improved and acting policy, over all action dimensions together.
-    A number, or `start:end` for a linear schedule over the run."""
     features: int = setting(8, search=Range(2, 32))
     """d_z: dimensions of the feature space."""
     hidden: tuple[int, ...] = (64, 64)

@@ -36,8 +36,6 @@ class NpSettings(LatentSettings):
     """Settings of `NpPolicy`: a second path, shorter steps at first."""
 
     kl_budget: float | str = setting("2:1", scheduled=True, search=Ends(0.2, 30.0))
-    """epsilon: mean KL between improved and acting policy, over all action dimensions together.
-    A number, or `start:end` for a linear schedule over the run."""
     deterministic: Literal["none", "mean"] = setting("none", search=Choice("none", "mean"))
     """A second, deterministic path from context to decoder beside the latent one: the mean of the
     encoded memories."""

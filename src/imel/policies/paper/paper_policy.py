@@ -20,7 +20,7 @@ from imel.errors import SettingsError
 from imel.policies.base import Policy
 from imel.policies.paper.interpolator import Conditioned, Interpolator
 from imel.policies.paper.paper_update import PaperUpdate
-from imel.settings import Ends, Multiple, Range, setting
+from imel.settings import Ends, Multiple, Range, Settings, setting
 
 if TYPE_CHECKING:
     from imel.explain import Explanation
@@ -33,21 +33,15 @@ LeaveOut = Literal["sampled", "each-episode"]
 
 
 @dataclass(frozen=True)
-class PaperSettings(Policy.Settings):
+class PaperSettings(Settings):
     """Settings of every policy of the paper's family, with their readings (paper notes)."""
 
     memory_size: int = setting(2048, low=2, high=2**40, search=Multiple(1, 8, "rollout_size"))
-    """Capacity of the memory in transitions. The oldest rollouts are forgotten first."""
     gae_lambda: float = setting(0.9, high=1.0, search=Range(0.8, 0.99, log=False))
-    """Trace decay of GAE: 0 trusts the critic, 1 trusts the sampled return."""
     advantage_clip: float = setting(3.0, low=1e-6)
-    """Advantages are centred, scaled to unit deviation and clipped at this many deviations."""
     critic_epochs: int = setting(5, search=Range(1, 20))
-    """Passes over the data of each fit of the critic."""
     batch_size: int = 128
-    """Minibatch of the critic's gradient steps."""
     min_std: float = setting(0.02, low=1e-6, high=10.0, of_sigma=True)
-    """sigma never falls below this."""
     advantage: Estimator = "gae"
     """`gae`: standard GAE on rewards. `monte-carlo`: return minus value. `paper`: Algorithm 3 to
     the letter, which hands GAE the return in the reward's place (paper note 4)."""

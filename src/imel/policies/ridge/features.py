@@ -48,17 +48,6 @@ class Features(nn.Module, ABC):
         features: Tensor = self(states)
         return features @ coefficients
 
-    def gradient(self, states: Tensor, coefficients: Tensor) -> Tensor:
-        """Return d phi(z)^T theta / d z at normalised states."""  # [T, d_s] -> [T, d_a, d_s]
-        with torch.enable_grad():
-            inputs = states.detach().clone().requires_grad_()
-            means = self(inputs) @ coefficients
-            slopes = [
-                torch.autograd.grad(column.sum(), inputs, retain_graph=True)[0]
-                for column in means.unbind(dim=1)
-            ]
-        return torch.stack(slopes, dim=1)
-
     def write_graph(self, graph: Any, state: str, coefficients: Tensor) -> str:
         """Add phi(z)^T theta at a normalised state to an ONNX graph; return its output."""
         del graph, state, coefficients
@@ -98,15 +87,6 @@ class RandomFeatures(Features):
         random = tanh_(torch.addmm(self.offsets, linear, self.directions))
         mean = torch.addmm(coefficients[0], linear, coefficients[1 : inputs + 1])
         return mean.addmm_(random, coefficients[inputs + 1 :])
-
-    def gradient(self, states: Tensor, coefficients: Tensor) -> Tensor:
-        """Return d phi(z)^T theta / d z at normalised states."""  # [T, d_s] -> [T, d_a, d_s]
-        inputs = states.shape[1]
-        linear, random = coefficients[1 : inputs + 1], coefficients[inputs + 1 :]
-        inside = states.clamp(-REACH, REACH)
-        slopes = 1.0 - tanh_(torch.addmm(self.offsets, inside, self.directions)).square()  # [T, m]
-        bent = torch.einsum("sm,tm,ma->tas", self.directions, slopes, random)
-        return (linear.T + bent) * (inside == states)[:, None]  # beyond the reach nothing changes
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""What every interpolator must do: a suite its test class inherits, with `make` filled in."""
+"""What every interpolator must do: suites that a test class inherits, with `make` filled in."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -12,7 +13,40 @@ from imel.data.experience import Context
 from imel.policies.paper.fit import fit_leave_one_out, leave_one_out_error
 from imel.policies.paper.interpolator import Interpolator, Prediction, Weighted
 from imel.policies.paper.paper_policy import FitSettings
-from samples import ragged_context, smooth_context
+
+
+def ragged_context(
+    lengths: Sequence[int] = (5, 1, 9, 3, 7),
+    state_dim: int = 3,
+    value_dim: int = 2,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float64,
+) -> Context:
+    """Return random states with random values, in episodes of the given lengths.
+
+    Ids are neither consecutive nor sorted, and rows of an episode are not contiguous: a memory
+    promises none of that.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    count = sum(lengths)
+    ids = torch.tensor([(7 * i) % 31 for i in range(len(lengths))])
+    episodes = ids.repeat_interleave(torch.tensor(list(lengths)))
+    order = torch.randperm(count, generator=generator)
+    return Context(
+        torch.randn(count, state_dim, generator=generator, dtype=dtype),
+        torch.randn(count, value_dim, generator=generator, dtype=dtype),
+        episodes[order],
+    )
+
+
+def smooth_context(episodes: int = 12, length: int = 20, seed: int = 0) -> Context:
+    """Return episodes that visit a smooth field of two states, as random walks from anywhere."""
+    generator = torch.Generator().manual_seed(seed)
+    starts = torch.randn(episodes, 1, 2, generator=generator)
+    walks = starts + 0.3 * torch.randn(episodes, length, 2, generator=generator).cumsum(dim=1)
+    states = walks.reshape(-1, 2).clamp(-3.0, 3.0)
+    values = torch.stack([torch.sin(2.0 * states[:, 0]), torch.tanh(states[:, 1])], dim=1)
+    return Context(states, values, torch.arange(episodes).repeat_interleave(length))
 
 
 def assert_same(one: Prediction, other: Prediction) -> None:

@@ -1,1 +1,0 @@
-"""Interpolators judged apart from returns, on the memories of a run."""
