@@ -159,8 +159,10 @@ def test_without_lessons_what_they_added_is_gone(
     flags = (taught_dir, "--step", "7", "--without-lesson", *episodes)
     (explained,) = document(capsys, *flags)["explained"]
     taken = np.sum([lesson["contributions"] for lesson in first["lessons"][:2]], axis=0)
-    np.testing.assert_allclose(explained["without"]["mean"], explained["mean"] - taken, atol=1e-5)
-    assert f"without the lessons of {episodes[0]}, {episodes[1]}: mean" in said(capsys, *flags)
+    (mean,) = explained["without"]["mean"]
+    np.testing.assert_allclose([mean], explained["mean"] - taken, atol=1e-5)
+    words = f"without the lessons of {episodes[0]}, {episodes[1]}: mean [{2.0 * mean:+.2f}]"
+    assert words in said(capsys, *flags), "in the environment's units: torques are in [-2, 2]"
 
 
 # --- how it is said ---
