@@ -16,7 +16,7 @@ import numpy as np
 from imel.bench.store import Store
 from imel.pictures.nearby import Array
 from imel.report.markdown import table
-from imel.report.names import task_title
+from imel.report.labels import task_title
 from imel.report.results import Group, gather
 from imel.report.statistics import estimate
 

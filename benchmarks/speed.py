@@ -28,7 +28,7 @@ from imel.bench.tasks import TASKS, find_task
 from imel.cli.report import around_marks
 from imel.errors import ImelError
 from imel.files import write_atomically
-from imel.report.names import algorithm_name, task_title
+from imel.report.labels import algorithm_name, task_title
 from imel.runs.provenance import provenance
 
 ENVIRONMENTS = "environments"

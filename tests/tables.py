@@ -24,7 +24,7 @@ from imel.bench.tasks import SPACE_TASKS
 from imel.errors import SpaceError
 from imel.policies import PaperPolicy, Policy, RidgePolicy
 from imel.report.markdown import against_table, mean_cell, scores_table
-from imel.report.names import algorithm_name, short_steps, task_title
+from imel.report.labels import algorithm_name, short_steps, task_title
 from imel.report.results import Results, TaskResults, gather
 from imel.report.scores import MEASURES, scales
 from imel.settings import field_docs

@@ -32,7 +32,7 @@ from imel.checkpoints.checkpoint import library_versions
 from imel.cli.bench import tables
 from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
-from imel.report.names import task_title
+from imel.report.labels import task_title
 from imel.report.results import Results, gather
 from imel.runs.provenance import provenance
 

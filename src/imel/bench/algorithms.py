@@ -1,4 +1,4 @@
-"""The algorithms of the bench: IMeL's six policies, TRPO, PPO, Upside-Down RL, and chance.
+"""The algorithms of the bench: IMeL with any of its policies, TRPO, PPO, and acting at random.
 
 Each turns a task into complete settings, as plain data, and settings into a model. The baselines
 are Stable-Baselines3's own, with the settings RL Baselines3 Zoo publishes for them.
@@ -14,7 +14,7 @@ import json
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Self
 
@@ -29,10 +29,10 @@ from torch import nn
 
 from imel.algorithm import IMeL
 from imel.bench.tasks import Task
-from imel.bench.udrl import Udrl, UdrlSettings
 from imel.environments.making import SideBySide
-from imel.errors import ImelError, nearest_name
-from imel.registry import find_policy
+from imel.errors import ImelError, SettingsError, nearest_name
+from imel.policies.base import Policy
+from imel.registry import find_policy, name_of, policy_names
 
 _PUBLISHED = tomllib.loads((resources.files("imel.bench") / "zoo.toml").read_text())
 """Settings of the baselines by algorithm and task."""
@@ -42,7 +42,9 @@ _PUBLISHED = tomllib.loads((resources.files("imel.bench") / "zoo.toml").read_tex
 class Algorithm(ABC):
     """An algorithm of the bench."""
 
-    adjustable = True
+    name: str
+    """What rows, reports and the command line call it."""
+    adjustable = False
     """Whether a user can override its settings."""
     learns = True
     """Whether it takes steps to learn; one that does not is only evaluated."""
@@ -58,14 +60,14 @@ class Algorithm(ABC):
 
 @dataclass(frozen=True)
 class ImelAlgorithm(Algorithm):
-    """IMeL with one of its policies at their defaults."""
+    """IMeL with one of its policies at their defaults, the same for all tasks."""
 
-    policy: str
+    policy: type[Policy]
+    adjustable = True
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings and policy options; an override may name either."""
-        settings = find_policy(self.policy).make_settings(overrides)
-        complete = {"policy": self.policy, **settings.as_json()}
+        """The policy's name and settings."""
+        complete = {"policy": self.name, **self.policy.make_settings(overrides).as_json()}
         plain: dict[str, Any] = json.loads(json.dumps(complete))
         return plain
 
@@ -86,7 +88,6 @@ class Baseline(Algorithm):
     class_name: str
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Published settings that are replaced."""
-    adjustable = False
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """The published settings for the task, or for its kind."""
@@ -128,40 +129,25 @@ class RandomActions(BaseAlgorithm):
         pass
 
     def learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 100,
-        tb_log_name: str = "random",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
+        self, total_timesteps: int, callback: MaybeCallback = None, *others: Any, **named: Any
     ) -> Self:
         """Begin and end at once."""
-        _, hooks = self._setup_learn(
-            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
-        )
+        _, hooks = self._setup_learn(total_timesteps, callback, *others, **named)
         hooks.on_training_start(locals(), globals())
         hooks.on_training_end()
         return self
 
-    def predict(
-        self,
-        observation: NDArray[Any] | dict[str, NDArray[Any]],
-        state: tuple[NDArray[Any], ...] | None = None,
-        episode_start: NDArray[Any] | None = None,
-        deterministic: bool = False,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+    def predict(self, observation: Any, *others: Any, **named: Any) -> tuple[NDArray[Any], None]:
         """A new action for each observation, asked to be deterministic or not."""
-        del episode_start, deterministic
         part = next(iter(observation.values())) if isinstance(observation, dict) else observation
-        return np.stack([self._actions.sample() for _ in part]), state
+        return np.stack([self._actions.sample() for _ in part]), None
 
 
 @dataclass(frozen=True)
 class Chance(Algorithm):
     """Acts at random: what a score of zero is."""
 
-    adjustable = learns = False
+    learns = False
 
     def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """There are none."""
@@ -172,42 +158,30 @@ class Chance(Algorithm):
         return RandomActions(task.make_vector(1, seed), seed)
 
 
-@dataclass(frozen=True)
-class UpsideDown(Algorithm):
-    """Upside-Down RL, with one setting for all tasks."""
-
-    adjustable = False
-
-    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Its defaults."""
-        return asdict(UdrlSettings(**overrides))
-
-    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
-        """A new model on its own environments."""
-        return Udrl(task.make_vector(settings["n_envs"], seed), seed, UdrlSettings(**settings))
-
-
-ALGORITHMS: dict[str, Algorithm] = {
-    "mki": ImelAlgorithm("MkiPolicy"),
-    "np": ImelAlgorithm("NpPolicy"),
-    "anp": ImelAlgorithm("AnpPolicy"),
-    "regressor": ImelAlgorithm("RegressorPolicy"),
-    "nearest": ImelAlgorithm("NearestPolicy"),
-    "ridge": ImelAlgorithm("RidgePolicy"),
-    "trpo": Baseline("sb3_contrib", "TRPO"),
-    # No normalisation, as the paper ran it
-    "trpo-plain": Baseline("sb3_contrib", "TRPO", fixed={"normalise": False}),
-    "ppo": Baseline("stable_baselines3", "PPO"),
-    "udrl": UpsideDown(),
-    "random": Chance(),
+_OTHERS: Mapping[str, Algorithm] = {
+    each.name: each
+    for each in (
+        Baseline("trpo", "sb3_contrib", "TRPO"),
+        # No normalisation, as the paper ran it
+        Baseline("trpo-plain", "sb3_contrib", "TRPO", fixed={"normalise": False}),
+        Baseline("ppo", "stable_baselines3", "PPO"),
+        Chance("random"),
+    )
 }
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """The algorithm of this name; refuses one that is unknown or not installed."""
-    if name not in ALGORITHMS:
-        raise ImelError(f"unknown algorithm '{name}'; {nearest_name(name, ALGORITHMS)}")
-    algorithm = ALGORITHMS[name]
+    """A baseline, or IMeL with the policy of this name; refuses what is not there."""
+    if name not in _OTHERS:
+        try:
+            policy = find_policy(name)
+        except SettingsError:
+            if ":" in name:
+                raise
+            hint = nearest_name(name, [*policy_names(), *_OTHERS])
+            raise ImelError(f"unknown algorithm '{name}'; {hint} (or module:Class)") from None
+        return ImelAlgorithm(name_of(policy), policy)
+    algorithm = _OTHERS[name]
     if isinstance(algorithm, Baseline) and importlib.util.find_spec(algorithm.module) is None:
         raise ImelError(f"'{name}' needs {algorithm.module}: install imel with its 'bench' extra")
     return algorithm

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from imel.pictures.nearby import quiet_axes
-from imel.report.names import Styles, algorithm_name, legend_handles, styles
+from imel.report.labels import algorithm_name, legend_handles, styles
 from imel.report.results import Results
 from imel.report.scores import Scale, overall, overall_difference, profile, strata
 
@@ -26,43 +26,27 @@ def scores_figure(
 ) -> Figure:
     """Interquartile means of normalised scores, one panel a measure; hollow over fewer tasks."""
     measures = [chosen for chosen in measures if chosen]
-    height = 0.34 * len(labels) + 1.4
-    figure = Figure(figsize=(4.6 * len(measures), height), layout="constrained")
+    size = (4.6 * len(measures), 0.34 * len(labels) + 1.4)
+    figure, panels = _rows_of(labels, len(measures), size)
     title = "interquartile mean over runs, tasks counted alike, 95 % bootstrap interval"
-    found = [(overall(chosen, label), len(chosen)) for chosen in measures for label in labels]
-    if any(one is not None and one[1] < most for one, most in found):
-        title += "\n(hollow: over fewer tasks)"
-    figure.suptitle(title, fontsize=11)
-    panels = figure.subplots(1, len(measures), squeeze=False, sharey=True).flat
-    style = styles(results.labels)
+    style, hollow = styles(results.labels), False
     for axes, chosen in zip(panels, measures, strict=True):
-        _draw_scores(axes, chosen, labels, style)
+        for place, label in enumerate(labels):
+            found = overall(chosen, label)
+            if found is None:
+                continue
+            score, tasks = found
+            colour, inside = style[label][0], style[label][0]
+            if tasks < len(chosen):
+                inside, hollow = "white", True
+            line = {"color": colour, "linewidth": 7, "alpha": 0.35, "solid_capstyle": "butt"}
+            axes.plot([score.low, score.high], [place, place], **line)
+            axes.plot(score.value, place, "o", color=colour, markerfacecolor=inside, markersize=6)
+        _mark_levels(axes)
         axes.set_title(_TITLES[chosen[0].measure], fontsize=10)
         axes.set_xlabel(_score_label(reference))
-    left = figure.axes[0]
-    left.set_yticks(range(len(labels)), [algorithm_name(label) for label in labels])
-    left.set_ylim(len(labels) - 0.5, -0.5)
+    figure.suptitle(title + "\n(hollow: over fewer tasks)" * hollow, fontsize=11)
     return figure
-
-
-def _draw_scores(axes: Axes, chosen: Sequence[Scale], labels: Sequence[str], style: Styles) -> None:
-    for place, label in enumerate(labels):
-        found = overall(chosen, label)
-        if found is None:
-            continue
-        score, tasks = found
-        colour, _ = style[label]
-        axes.plot(
-            [score.low, score.high],
-            [place, place],
-            color=colour,
-            linewidth=7,
-            alpha=0.35,
-            solid_capstyle="butt",
-        )
-        inside = colour if tasks == len(chosen) else "white"
-        axes.plot(score.value, place, "o", color=colour, markerfacecolor=inside, markersize=6)
-    _mark_levels(axes)
 
 
 def profile_figure(
@@ -75,9 +59,9 @@ def profile_figure(
     axes.set_xlabel(f"{_score_label(reference)}, τ")
     axes.set_ylabel("share of runs with a score above τ")
     style = styles(results.labels)
-    reach = max(float(scores.max()) for label in labels for scores in strata(chosen, label))
+    shown = [label for label in labels if strata(chosen, label)]
+    reach = max(float(scores.max()) for label in shown for scores in strata(chosen, label))
     thresholds = np.linspace(0.0, min(max(1.05 * reach, 1.1), _FARTHEST), _THRESHOLDS)
-    shown = [label for label in labels if overall(chosen, label) is not None]
     for label in shown:
         share, low, high = profile(chosen, label, thresholds)
         colour, dashes = style[label]
@@ -92,39 +76,37 @@ def profile_figure(
 
 def ablation_figure(chosen: Sequence[Scale], base: str, variants: Sequence[str]) -> Figure:
     """By how much each variant's score differs from its base's, over all tasks and on each."""
-    panels = {"all tasks": chosen} | {scale.task.task: [scale] for scale in chosen}
-    size = (1.5 * len(panels) + 1.6, 0.28 * len(variants) + 1.5)
-    figure = Figure(figsize=size, layout="constrained")
-    figure.suptitle(
-        f"score less that of {algorithm_name(base)} (0 random, 1 {algorithm_name(base)}), "
-        "95 % interval; in colour where it excludes zero",
-        fontsize=11,
-    )
-    every = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True).flat
-    for axes, (title, compared) in zip(every, panels.items(), strict=True):
+    compared = {"all tasks": chosen} | {scale.task.task: [scale] for scale in chosen}
+    size = (1.5 * len(compared) + 1.6, 0.28 * len(variants) + 1.5)
+    figure, panels = _rows_of(variants, len(compared), size, sharex=True)
+    title = f"score less that of {algorithm_name(base)} (0 random, 1 {algorithm_name(base)})"
+    figure.suptitle(f"{title}, 95 % interval; in colour where it excludes zero", fontsize=11)
+    for axes, (title, scales) in zip(panels, compared.items(), strict=True):
         axes.set_title(title, fontsize=9)
-        _draw_changes(axes, compared, base, variants)
-    left = figure.axes[0]
-    left.set_yticks(range(len(variants)), [algorithm_name(label) for label in variants])
-    left.set_ylim(len(variants) - 0.5, -0.5)
+        for place, label in enumerate(variants):
+            change = overall_difference(scales, label, base)
+            if change is None:
+                continue
+            signed = _BETTER if change.value > 0.0 else _WORSE
+            colour = signed if change.excludes(0.0) else "black"
+            ends = [change.low, change.high]
+            axes.plot(ends, [place, place], color=colour, linewidth=1.6, alpha=0.7)
+            axes.plot(change.value, place, "o", color=colour, markersize=4.5)
+        _mark_levels(axes, [0.0])
     reach = max(float(np.abs(axes.dataLim.intervalx).max()) for axes in figure.axes)
-    left.set_xlim(-1.05 * max(reach, 0.1), 1.05 * max(reach, 0.1))
+    figure.axes[0].set_xlim(-1.05 * max(reach, 0.1), 1.05 * max(reach, 0.1))
     return figure
 
 
-def _draw_changes(
-    axes: Axes, compared: Sequence[Scale], base: str, variants: Sequence[str]
-) -> None:
-    for place, label in enumerate(variants):
-        change = overall_difference(compared, label, base)
-        if change is None:
-            continue
-        colour = "black"
-        if change.excludes(0.0):
-            colour = _BETTER if change.value > 0.0 else _WORSE
-        axes.plot([change.low, change.high], [place, place], color=colour, linewidth=1.6, alpha=0.7)
-        axes.plot(change.value, place, "o", color=colour, markersize=4.5)
-    _mark_levels(axes, [0.0])
+def _rows_of(
+    labels: Sequence[str], panels: int, size: tuple[float, float], sharex: bool = False
+) -> tuple[Figure, list[Axes]]:
+    """A figure of panels side by side, with a row for each label, the first on top."""
+    figure = Figure(figsize=size, layout="constrained")
+    axes = list(figure.subplots(1, panels, squeeze=False, sharex=sharex, sharey=True).flat)
+    axes[0].set_yticks(range(len(labels)), [algorithm_name(label) for label in labels])
+    axes[0].set_ylim(len(labels) - 0.5, -0.5)
+    return figure, axes
 
 
 def _mark_levels(axes: Axes, levels: Sequence[float] = (0.0, 1.0)) -> None:

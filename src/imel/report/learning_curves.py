@@ -12,15 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from imel.pictures.nearby import Array, quiet_axes
-from imel.report.names import Styles, legend_handles, short_steps, styles
-from imel.report.results import (
-    FinishedRun,
-    Group,
-    Results,
-    TaskResults,
-    panel_title,
-    run_together,
-)
+from imel.report.labels import Styles, legend_handles, short_steps, styles
+from imel.report.results import FinishedRun, Group, Results, TaskResults, panel_title, run_together
 from imel.report.statistics import bootstrap, interquartile_mean
 
 _POINTS = 50
@@ -32,21 +25,9 @@ _LEGEND_INCHES = 2.0
 """Width of one entry of a figure's legend, about."""
 
 
-@dataclass(frozen=True)
-class CurveKind:
-    """What a figure of learning curves shows."""
-
-    caption: str
-    curve: Callable[[FinishedRun], Array]  # [k, 2] step and return
-    summary: Callable[[Array], Array]  # [P, n] to [3, P]: the middle, low and high ends
-    timed: bool = False
-    """Whether returns are drawn against processor seconds instead of steps."""
-
-
 def mean_and_percentiles(values: Array) -> Array:
     """Mean and 20th and 80th percentile over seeds, as the paper's figures have them."""
-    low, high = np.percentile(values, _PAPER_BAND, axis=-1)
-    return np.stack([values.mean(axis=-1), low, high])
+    return np.stack([values.mean(axis=-1), *np.percentile(values, _PAPER_BAND, axis=-1)])
 
 
 def mean_and_interval(values: Array) -> Array:
@@ -54,25 +35,27 @@ def mean_and_interval(values: Array) -> Array:
     return bootstrap(interquartile_mean, [values])
 
 
+@dataclass(frozen=True)
+class CurveKind:
+    """What a figure of learning curves shows."""
+
+    caption: str
+    curve: str  # of a finished run: [k, 2] step and return
+    summary: Callable[[Array], Array] = mean_and_interval  # [P, n] to [3, P]: middle, low, high
+    timed: bool = False  # whether returns are drawn against processor seconds instead of steps
+
+
+_INTERVAL = "interquartile mean over seeds, 95 % bootstrap interval"
 PAPER = CurveKind(
     "training return while exploring: mean over seeds, band from the 20th to the 80th percentile",
-    lambda run: run.training,
+    "training",
     mean_and_percentiles,
 )
-TRAINING = CurveKind(
-    "training return while exploring: interquartile mean over seeds, 95 % bootstrap interval",
-    lambda run: run.training,
-    mean_and_interval,
-)
-EVALUATION = CurveKind(
-    "deterministic return: interquartile mean over seeds, 95 % bootstrap interval",
-    lambda run: run.evaluations,
-    mean_and_interval,
-)
+TRAINING = CurveKind(f"training return while exploring: {_INTERVAL}", "training")
+EVALUATION = CurveKind(f"deterministic return: {_INTERVAL}", "evaluations")
 COST = CurveKind(
     "deterministic return against processor time on one core: steps at the mean speed of a run",
-    lambda run: run.evaluations,
-    mean_and_interval,
+    "evaluations",
     timed=True,
 )
 
@@ -91,7 +74,7 @@ def align(curves: Sequence[Array], steps: int) -> tuple[Array, Array]:
 
 def line(runs: Sequence[FinishedRun], steps: int, kind: CurveKind) -> Array | None:
     """Steps, middle, low and high ends of one algorithm's curve; None where no run has a value."""
-    curves = [curve for run in runs if len(curve := kind.curve(run))]
+    curves = [curve for run in runs if len(curve := getattr(run, kind.curve))]
     if not curves:
         return None
     grid, values = align(curves, steps)
@@ -111,63 +94,49 @@ def seconds_per_step(groups: Sequence[Group]) -> list[float | None]:
         return sum(map(bool, counts)), sum(counts), kind or ""
 
     chosen = max({run.processor for runs in beside for run in runs}, key=weight)
-    found = [
+    speeds = [
         [
             run.cpu_seconds / run.evaluations[-1, 0]
             for run in runs
-            if run.processor == chosen and run.cpu_seconds is not None
+            if run.processor == chosen and run.cpu_seconds and run.evaluations[-1, 0]
         ]
         for runs in beside
     ]
-    return [float(np.median(values)) if values else None for values in found]
+    return [float(np.median(each)) if each else None for each in speeds]
 
 
 def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> Figure:
     """A panel for each task on which one of the algorithms was run."""
-    tasks = [task for task in results.tasks if any(label in task.groups for label in labels)]
-    columns = _columns(len(tasks))
+    tasks = [task for task in results.tasks if task.of(labels)]
+    columns = {0: 1, 1: 1, 2: 2, 3: 3, 4: 2, 5: 3, 6: 3}.get(len(tasks), 4)
     rows = math.ceil(len(tasks) / columns)
-    figure = Figure(figsize=(max(3.5 * columns, 6.0), 2.7 * rows + 1.0), layout="constrained")
-    fits = len(kind.caption) < _LETTERS_PER_INCH * figure.get_figwidth()
+    width = max(3.5 * columns, 6.0)
+    figure = Figure(figsize=(width, 2.7 * rows + 1.0), layout="constrained")
+    fits = len(kind.caption) < _LETTERS_PER_INCH * width
     figure.suptitle(kind.caption if fits else kind.caption.replace(": ", ":\n"), fontsize=11)
-    style = styles(results.labels)
-    panels = figure.subplots(rows, columns, squeeze=False).flat
-    for place, axes in enumerate(panels):
-        if place >= len(tasks):
-            axes.set_visible(False)
-            continue
-        _draw_panel(axes, tasks[place], labels, kind, style)
-        axes.set_title(panel_title(results, tasks[place]), fontsize=10)
+    style, drawn = styles(results.labels), set()
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in panels[len(tasks) :]:
+        axes.set_visible(False)
+    for place, (axes, task) in enumerate(zip(panels, tasks, strict=False)):
+        drawn |= _draw_panel(axes, task, labels, kind, style)
+        axes.set_title(panel_title(results, task), fontsize=10)
         if place % columns == 0:
             axes.set_ylabel("return")
         if place + columns >= len(tasks):
             axes.set_xlabel("processor seconds" if kind.timed else "environment steps")
-    lines = {one.get_label() for axes in figure.axes for one in axes.lines}
-    drawn = [label for label in labels if label in lines]
-    figure.legend(
-        handles=legend_handles(drawn, style),
-        loc="outside lower center",
-        ncols=_legend_columns(len(drawn), figure.get_figwidth()),
-    )
+    shown = [label for label in labels if label in drawn]
+    # As few rows as fit, all about equally long; a legend without entries has a column as well
+    lines = math.ceil(max(len(shown), 1) * _LEGEND_INCHES / width)
+    entries = {"handles": legend_handles(shown, style), "ncols": math.ceil(len(shown) / lines) or 1}
+    figure.legend(loc="outside lower center", **entries)
     return figure
-
-
-def _legend_columns(entries: int, inches: float) -> int:
-    """Return the columns of a legend with as few rows as fit, all about equally long."""
-    entries = max(entries, 1)  # a legend without entries has a column as well
-    rows = math.ceil(entries * _LEGEND_INCHES / inches)
-    return math.ceil(entries / rows)
-
-
-def _columns(panels: int) -> int:
-    if panels <= 3:
-        return max(panels, 1)
-    return 2 if panels == 4 else 3 if panels <= 6 else 4
 
 
 def _draw_panel(
     axes: Axes, task: TaskResults, labels: Sequence[str], kind: CurveKind, style: Styles
-) -> None:
+) -> set[str]:
+    """Draw the curves of a task; the labels of those there are."""
     if kind.timed:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -179,26 +148,18 @@ def _draw_panel(
     axes.yaxis.set_major_locator(MaxNLocator(5))
     axes.tick_params(labelsize=8.5)
     quiet_axes(axes)
-    groups = [task.groups[label] for label in labels if label in task.groups]
+    groups, drawn = task.of(labels), set()
     units = seconds_per_step(groups) if kind.timed else [1.0] * len(groups)
     for group, unit in zip(groups, units, strict=True):
         shown = line(group.runs, task.steps, kind)
         if shown is None or unit is None:
             continue
-        label = group.label
-        colour, dashes = style[label]
         steps, middle, low, high = shown
-        places = unit * steps
-        axes.fill_between(places, low, high, color=colour, alpha=0.16, linewidth=0)
-        alone = "o" if len(steps) == 1 else None
-        axes.plot(
-            places,
-            middle,
-            color=colour,
-            linestyle=dashes,
-            linewidth=1.8,
-            marker=alone,
-            label=label,
-        )
-    if not axes.lines:
+        colour, dashes = style[group.label]
+        axes.fill_between(unit * steps, low, high, color=colour, alpha=0.16, linewidth=0)
+        looks = {"linestyle": dashes, "linewidth": 1.8, "marker": "o" if len(steps) == 1 else None}
+        axes.plot(unit * steps, middle, color=colour, label=group.label, **looks)
+        drawn.add(group.label)
+    if not drawn:
         axes.text(0.5, 0.5, "no episode has ended", transform=axes.transAxes, ha="center")
+    return drawn

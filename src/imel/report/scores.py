@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from imel.pictures.nearby import Array
+from imel.report.labels import escaped
 from imel.report.results import Results, TaskResults, panel_title
 from imel.report.statistics import (
     Estimate,
@@ -36,12 +37,9 @@ class Scale:
 
     def scores(self, label: str) -> Array | None:
         """The score of each seed, or None where there is none of this algorithm."""
-        group = self.task.groups.get(label)
-        returns = np.empty(0) if group is None else getattr(group, self.measure)
-        if not len(returns):
-            return None
+        returns = self.task.returns(label, self.measure)
         scores: Array = (returns - self.random) / (self.reference - self.random)
-        return scores
+        return scores if len(scores) else None
 
 
 def scales(results: Results, reference: str, measure: Measure) -> tuple[list[Scale], list[str]]:
@@ -51,22 +49,26 @@ def scales(results: Results, reference: str, measure: Measure) -> tuple[list[Sca
     """
     found, reasons = [], []
     for task in results.tasks:
-        title, group = panel_title(results, task), task.groups.get(reference)
         if not task.groups:
             continue
-        if group is None or not len(getattr(group, measure)):
-            reasons.append(f"{title}: no result of {reference}")
-            continue
-        if task.random is None:
-            reasons.append(f"{title}: no result of acting at random (`imel bench random`)")
-            continue
-        level = estimate(interquartile_mean, [getattr(group, measure)])
-        random = float(task.random.evaluated.mean())
-        if np.nanmin([level.value, level.low]) <= random:
-            reasons.append(f"{title}: {reference} cannot be told from acting at random there")
-            continue
-        found.append(Scale(task, measure, random, level.value))
+        returns = task.returns(reference, measure)
+        if not len(returns):
+            reason = f"no result of {reference}"
+        elif task.random is None:
+            reason = "no result of acting at random (`imel bench random`)"
+        else:
+            level, random = estimate(interquartile_mean, [returns]), task.random.evaluated.mean()
+            if np.nanmin([level.value, level.low]) > random:
+                found.append(Scale(task, measure, float(random), level.value))
+                continue
+            reason = f"{reference} cannot be told from acting at random there"
+        reasons.append(f"{escaped(panel_title(results, task))}: {reason}")
     return found, reasons
+
+
+def strata(chosen: Sequence[Scale], label: str) -> list[Array]:
+    """The scores of an algorithm on each task on which it was run."""
+    return [scores for scale in chosen if (scores := scale.scores(label)) is not None]
 
 
 def overall(chosen: Sequence[Scale], label: str) -> tuple[Estimate, int] | None:
@@ -87,18 +89,14 @@ def failed(chosen: Sequence[Scale], label: str) -> tuple[int, int]:
 
 def overall_difference(chosen: Sequence[Scale], label: str, other: str) -> Estimate | None:
     """By how much one's interquartile mean is above the other's, over the tasks of both."""
-    shared = [
-        scale
-        for scale in chosen
-        if scale.scores(label) is not None and scale.scores(other) is not None
-    ]
+    shared = [scale for scale in chosen if strata([scale], label) and strata([scale], other)]
     found = strata(shared, label) + strata(shared, other)
     return estimate(difference_of_balanced_means, found) if found else None
 
 
 def overall_probability(results: Results, label: str, other: str) -> Estimate | None:
     """How often one beats the other's deterministic return, over the tasks of both."""
-    shared = [task for task in results.tasks if {label, other} <= set(task.groups)]
+    shared = results.tasks_of(label, other)
     returns = [task.groups[name].evaluated for name in (label, other) for task in shared]
     return estimate(probability_of_improvement, returns) if returns else None
 
@@ -112,8 +110,3 @@ def profile(chosen: Sequence[Scale], label: str, thresholds: Array) -> Array:
 def _mean_over_tasks(samples: Sequence[Array]) -> Array:
     mean: Array = np.mean([stratum.mean(axis=-1) for stratum in samples], axis=0)
     return mean
-
-
-def strata(chosen: Sequence[Scale], label: str) -> list[Array]:
-    """The scores of an algorithm on each task on which it was run."""
-    return [scores for scale in chosen if (scores := scale.scores(label)) is not None]

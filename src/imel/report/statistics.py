@@ -87,8 +87,8 @@ def probability_of_improvement(strata: Sequence[Array]) -> Array:
     half = len(strata) // 2
     tasks = []
     for ours, theirs in zip(strata[:half], strata[half:], strict=True):
-        ours, theirs = ours[..., :, None], theirs[..., None, :]
-        tasks.append(((ours > theirs) + 0.5 * (ours == theirs)).mean(axis=(-2, -1)))
+        difference = ours[..., :, None] - theirs[..., None, :]
+        tasks.append((0.5 + 0.5 * np.sign(difference)).mean(axis=(-2, -1)))
     probability: Array = np.mean(tasks, axis=0)
     return probability
 
@@ -107,12 +107,10 @@ def bootstrap(statistic: Statistic, strata: Sequence[Array]) -> Array:
     for stratum in strata:
         seeds = stratum.shape[-1]
         drawn.append(stratum[..., generator.integers(seeds, size=(_RESAMPLES, seeds))])
-    tail = (100.0 - LEVEL) / 2.0
-    low, high = np.percentile(statistic(drawn), [tail, 100.0 - tail], axis=-1)
-    return np.stack([value, low, high])
+    ends = [(100.0 - LEVEL) / 2.0, (100.0 + LEVEL) / 2.0]
+    return np.stack([value, *np.percentile(statistic(drawn), ends, axis=-1)])
 
 
 def estimate(statistic: Statistic, strata: Sequence[Array]) -> Estimate:
     """`bootstrap` of plain samples, one number a seed."""
-    value, low, high = bootstrap(statistic, strata)
-    return Estimate(float(value), float(low), float(high))
+    return Estimate(*map(float, bootstrap(statistic, strata)))
