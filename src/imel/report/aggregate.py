@@ -39,13 +39,13 @@ def scores_figure(
             colour, inside = style[label][0], style[label][0]
             if tasks < len(chosen):
                 inside, hollow = "white", True
-            line = {"color": colour, "linewidth": 7, "alpha": 0.35, "solid_capstyle": "butt"}
-            axes.plot([score.low, score.high], [place, place], **line)
+            (band,) = axes.plot([score.low, score.high], [place, place], color=colour, alpha=0.35)
+            band.set(linewidth=7, solid_capstyle="butt")
             axes.plot(score.value, place, "o", color=colour, markerfacecolor=inside, markersize=6)
         _mark_levels(axes)
         axes.set_title(_TITLES[chosen[0].measure], fontsize=10)
         axes.set_xlabel(_score_label(reference))
-    figure.suptitle(title + "\n(hollow: over fewer tasks)" * hollow, fontsize=11)
+    figure.suptitle(f"{title}\n(hollow: over fewer tasks)" if hollow else title, fontsize=11)
     return figure
 
 
