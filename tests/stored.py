@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from imel.bench.pool import Failure
+from imel.bench.run import Run
 from imel.bench.store import Row, Store
 
+SMALL = {"rollout_size": 64, "n_envs": 4, "memory_size": 128}
+"""Settings of runs that last a moment."""
 SLOW: dict[str, Any] = {"settings_hash": "cd", "overrides": {"learning_rate": 0.001}}
 """What the rows of a variant of an algorithm have of their own."""
 
@@ -25,6 +29,18 @@ def run_rows(
         row |= {"seconds": float(part), "cpu_seconds": part / 2, "final": part == 10}
         rows.append(common | row | other)
     return rows
+
+
+def curve(seed: int = 0, algorithm: str = "mki", returns: float = 1.0, **other: Any) -> list[Row]:
+    """A finished run of two rows."""
+    run = {"task": "hopper", "algorithm": algorithm, "settings_hash": "ab", "seed": seed}
+    run |= {"steps": 100, "overrides": {}}
+    first = {"step": 50, "train_return": -9.0, "train_episodes": 7, "seconds": 1.0}
+    last = {"step": 100, "train_return": returns - 1, "train_episodes": 2, "seconds": 4.0}
+    return [
+        run | first | {"eval_return": None, "final": False} | other,
+        run | last | {"eval_return": returns, "final": True} | other,
+    ]
 
 
 def random_rows(task: str, seed: int, returns: float) -> list[Row]:
@@ -67,3 +83,17 @@ def small_store(folder: Path) -> Store:
     for seed, value in enumerate([150.0, 160.0, 170.0], start=10):
         store.add(run_rows("hopper", "mki", seed, value, **SLOW))
     return store
+
+
+class Listener:
+    """Keeps what a launcher says."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.outcomes: dict[str, Mapping[str, Any] | Failure] = {}
+
+    def advanced(self, run: Run, step: int) -> None:
+        self.steps.append(step)
+
+    def ended(self, run: Run, outcome: Mapping[str, Any] | Failure) -> None:
+        self.outcomes[f"{run.task.rpartition('Bench')[2]} {run.seed}"] = outcome

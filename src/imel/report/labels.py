@@ -15,7 +15,7 @@ Styles = Mapping[str, tuple[str, Any]]
 _KNOWN: Mapping[str, tuple[str, str, Any]] = {
     "mki": ("IMeL, MKI", "#0072b2", "-"),
     "np": ("IMeL, NP", "#e69f00", "-"),
-    "anp": ("IMeL, attentive NP", "#cc79a7", "-"),
+    "anp": ("IMeL, ANP", "#cc79a7", "-"),
     "regressor": ("IMeL, regressor", "#009e73", "-"),
     "nearest": ("IMeL, nearest", "#56b4e9", "-"),
     "ridge": ("IMeL, ridge", "#7a4a9e", "-"),

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from imel.pictures.nearby import Array, quiet_axes
+from imel.pictures.nearby import quiet_axes
 from imel.report.labels import Styles, legend_handles, short_steps, styles
 from imel.report.results import FinishedRun, Group, Results, TaskResults, panel_title, run_together
-from imel.report.statistics import bootstrap, interquartile_mean
+from imel.report.statistics import Array, bootstrap, interquartile_mean
 
 _POINTS = 50
 """Steps at which runs are compared; as many as the bench stores rows of a run."""

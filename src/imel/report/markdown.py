@@ -9,7 +9,6 @@ from importlib import resources
 
 import numpy as np
 
-from imel.pictures.nearby import Array
 from imel.report.labels import algorithm_name, escaped, task_title
 from imel.report.results import Group, Results, TaskResults, cost_ratio, panel_title
 from imel.report.scores import (
@@ -22,6 +21,7 @@ from imel.report.scores import (
     overall_probability,
 )
 from imel.report.statistics import (
+    Array,
     Estimate,
     difference_of_means,
     difference_of_pairs,

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from imel.pictures.nearby import Array
 from imel.report.labels import algorithm_order, short_steps, task_order, task_title
+from imel.report.statistics import Array
 
 Row = Mapping[str, Any]
 

@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from imel.pictures.nearby import Array
 from imel.report.labels import escaped
 from imel.report.results import Results, TaskResults, panel_title
 from imel.report.statistics import (
+    Array,
     Estimate,
     balanced_mean,
     bootstrap,

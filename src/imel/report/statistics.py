@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import trim_mean
 
-from imel.pictures.nearby import Array
+Array = NDArray[np.float64]
 
 Statistic = Callable[[Sequence[Array]], Array]
 """Reduces the last axis of all strata together; whatever axes are before it stay."""
