@@ -23,10 +23,10 @@ from imel.bench.store import Store
 from imel.bench.tasks import SPACE_TASKS
 from imel.errors import SpaceError
 from imel.policies import PaperPolicy, Policy, RidgePolicy
-from imel.report.markdown import against_table, mean_cell, scores_table
 from imel.report.labels import algorithm_name, short_steps, task_title
+from imel.report.markdown import against_table, mean_cell, scores_table
 from imel.report.results import Results, TaskResults, gather
-from imel.report.scores import MEASURES, scales
+from imel.report.scores import MEASURES, scores_of
 from imel.settings import field_docs
 from imel.tune.space import SPACES
 from pages import PAGES, ROOT
@@ -146,7 +146,7 @@ def _results(store: str, compared: list[str]) -> str:
 def _scores(store: str, others: list[str]) -> str:
     """Return scores over all tasks and failed runs, beside the first of the others as the unit."""
     results = _gathered(store)
-    measures = [scales(results, others[0], measure)[0] for measure in MEASURES]
+    measures = [scores_of(results, others[0], measure)[0] for measure in MEASURES]
     return "\n".join(scores_table(results, measures, results.algorithms, others))
 
 

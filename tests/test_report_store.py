@@ -37,7 +37,7 @@ from imel.report.scores import (
     overall_difference,
     overall_probability,
     profile,
-    scales,
+    scores_of,
 )
 from pages import ROOT
 from stored import (
@@ -264,22 +264,20 @@ def test_processor_times_are_compared_over_seeds_of_both_on_processors_of_one_ki
 
 
 def test_scores_are_0_for_chance_and_1_for_the_reference(results: Results) -> None:
-    found, reasons = scales(results, "trpo", "evaluated")
+    found, reasons = scores_of(results, "trpo", "evaluated")
     assert not reasons
-    assert [(scale.random, scale.reference) for scale in found] == [(20.0, 120.0), (1.0, 21.0)]
-    scores = found[0].scores("mki")
-    assert scores is not None
-    assert_allclose(scores, [2.8, 1.8, 4.8, 3.8, 8.8])
-    assert found[1].scores("np") is None
-    trained, _ = scales(results, "trpo", "explored")
-    # The last tenth of a run is its last row, half of the final return
-    assert [scale.reference for scale in trained] == [60.0, 10.5]
+    assert_allclose(found["hopper", 1000]["mki"], [2.8, 1.8, 4.8, 3.8, 8.8])
+    assert_allclose(found["ant", 1000]["mki"], [1.45, 1.5, 1.55])
+    assert set(found["ant", 1000]) == {"mki", "trpo"}
+    trained, _ = scores_of(results, "trpo", "explored")
+    # The last tenth of a run is its last row, half of the final return: 60 of trpo, 150 of mki
+    assert trained["hopper", 1000]["mki"][0] == (150 - 20) / (60 - 20)
     assert failed(found, "mki") == (1, 8)  # 1.8 where the median is 3.8
     assert failed(found, "nearest") == (0, 0)
 
 
 def test_overall_scores_count_tasks_alike(results: Results) -> None:
-    found, _ = scales(results, "trpo", "evaluated")
+    found, _ = scores_of(results, "trpo", "evaluated")
     everything = overall(found, "mki")
     assert everything is not None
     # hopper 1.8 2.8 3.8 4.8 8.8 weigh 0.1 each, ant 1.45 1.5 1.55 1/6 each
@@ -306,7 +304,7 @@ def test_a_task_without_a_scale_is_left_out_with_the_reason() -> None:
             "ant": {"trpo": [5.0, 5.0, -1.0, -1.0, 5.0], "random": [0.0, 0.0]},
         }
     )
-    found, reasons = scales(gather(rows), "trpo", "evaluated")
+    found, reasons = scores_of(gather(rows), "trpo", "evaluated")
     assert not found
     assert reasons == [
         "Hopper (11, 3): no result of trpo",
@@ -319,7 +317,7 @@ def test_a_task_without_a_scale_is_left_out_with_the_reason() -> None:
 
 
 def test_a_profile_is_the_share_of_runs_above_each_threshold_over_tasks(results: Results) -> None:
-    found, _ = scales(results, "trpo", "evaluated")
+    found, _ = scores_of(results, "trpo", "evaluated")
     share, low, high = profile(found, "mki", np.array([0.0, 1.48, 4.0, 9.0]))
     # hopper 1.8 2.8 3.8 4.8 8.8, ant 1.45 1.5 1.55
     assert_allclose(share, [1.0, (1 + 2 / 3) / 2, (2 / 5 + 0) / 2, 0.0])
@@ -328,7 +326,7 @@ def test_a_profile_is_the_share_of_runs_above_each_threshold_over_tasks(results:
 
 
 def test_the_figure_of_scores_has_the_numbers_of_the_table(results: Results) -> None:
-    measures = [scales(results, "trpo", name)[0] for name in ("evaluated", "explored")]
+    measures = [scores_of(results, "trpo", name)[0] for name in ("evaluated", "explored")]
     figure = scores_figure(results, measures, ["mki", "np"], "trpo")
     left = figure.axes[0]
     points = [one for one in left.lines if len(np.asarray(one.get_xdata())) == 1]

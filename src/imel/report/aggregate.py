@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from imel.pictures.nearby import quiet_axes
 from imel.report.labels import algorithm_name, legend_handles, styles
 from imel.report.results import Results
-from imel.report.scores import Scale, overall, overall_difference, profile, strata
+from imel.report.scores import MEASURES, Scores, overall, overall_difference, profile, strata
 
 _TITLES = {"evaluated": "deterministic return", "explored": "training return, last 10 % of steps"}
 _THRESHOLDS = 100
@@ -22,35 +22,35 @@ _WORSE, _BETTER = "#b2182b", "#2166ac"
 
 
 def scores_figure(
-    results: Results, measures: Sequence[Sequence[Scale]], labels: Sequence[str], reference: str
+    results: Results, measures: Sequence[Scores], labels: Sequence[str], reference: str
 ) -> Figure:
     """Interquartile means of normalised scores, one panel a measure; hollow over fewer tasks."""
-    measures = [chosen for chosen in measures if chosen]
-    size = (4.6 * len(measures), 0.34 * len(labels) + 1.4)
-    figure, panels = _rows_of(labels, len(measures), size)
+    shown = [each for each in zip(MEASURES, measures, strict=True) if each[1]]
+    size = (4.6 * len(shown), 0.34 * len(labels) + 1.4)
+    figure, panels = _rows_of(labels, len(shown), size)
     title = "interquartile mean over runs, tasks counted alike, 95 % bootstrap interval"
     style, hollow = styles(results.labels), False
-    for axes, chosen in zip(panels, measures, strict=True):
+    for axes, (measure, scores) in zip(panels, shown, strict=True):
         for place, label in enumerate(labels):
-            found = overall(chosen, label)
+            found = overall(scores, label)
             if found is None:
                 continue
             score, tasks = found
             colour, inside = style[label][0], style[label][0]
-            if tasks < len(chosen):
+            if tasks < len(scores):
                 inside, hollow = "white", True
             (band,) = axes.plot([score.low, score.high], [place, place], color=colour, alpha=0.35)
             band.set(linewidth=7, solid_capstyle="butt")
             axes.plot(score.value, place, "o", color=colour, markerfacecolor=inside, markersize=6)
         _mark_levels(axes)
-        axes.set_title(_TITLES[chosen[0].measure], fontsize=10)
+        axes.set_title(_TITLES[measure], fontsize=10)
         axes.set_xlabel(_score_label(reference))
     figure.suptitle(f"{title}\n(hollow: over fewer tasks)" if hollow else title, fontsize=11)
     return figure
 
 
 def profile_figure(
-    results: Results, chosen: Sequence[Scale], labels: Sequence[str], reference: str
+    results: Results, scores: Scores, labels: Sequence[str], reference: str
 ) -> Figure:
     """The share of runs whose score is above each threshold."""
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
@@ -59,11 +59,11 @@ def profile_figure(
     axes.set_xlabel(f"{_score_label(reference)}, τ")
     axes.set_ylabel("share of runs with a score above τ")
     style = styles(results.labels)
-    shown = [label for label in labels if strata(chosen, label)]
-    reach = max(float(scores.max()) for label in shown for scores in strata(chosen, label))
+    shown = [label for label in labels if strata(scores, label)]
+    reach = max(float(each.max()) for label in shown for each in strata(scores, label))
     thresholds = np.linspace(0.0, min(max(1.05 * reach, 1.1), _FARTHEST), _THRESHOLDS)
     for label in shown:
-        share, low, high = profile(chosen, label, thresholds)
+        share, low, high = profile(scores, label, thresholds)
         colour, dashes = style[label]
         axes.fill_between(thresholds, low, high, color=colour, alpha=0.12, linewidth=0, step="post")
         axes.step(thresholds, share, where="post", color=colour, linestyle=dashes, linewidth=1.8)
@@ -74,17 +74,17 @@ def profile_figure(
     return figure
 
 
-def ablation_figure(chosen: Sequence[Scale], base: str, variants: Sequence[str]) -> Figure:
+def ablation_figure(scores: Scores, base: str, variants: Sequence[str]) -> Figure:
     """By how much each variant's score differs from its base's, over all tasks and on each."""
-    compared = {"all tasks": chosen} | {scale.task.task: [scale] for scale in chosen}
+    compared = [("all tasks", scores), *((task[0], {task: scores[task]}) for task in scores)]
     size = (1.5 * len(compared) + 1.6, 0.28 * len(variants) + 1.5)
     figure, panels = _rows_of(variants, len(compared), size, sharex=True)
     title = f"score less that of {algorithm_name(base)} (0 random, 1 {algorithm_name(base)})"
     figure.suptitle(f"{title}, 95 % interval; in colour where it excludes zero", fontsize=11)
-    for axes, (title, scales) in zip(panels, compared.items(), strict=True):
+    for axes, (title, part) in zip(panels, compared, strict=True):
         axes.set_title(title, fontsize=9)
         for place, label in enumerate(variants):
-            change = overall_difference(scales, label, base)
+            change = overall_difference(part, label, base)
             if change is None:
                 continue
             signed = _BETTER if change.value > 0.0 else _WORSE

@@ -21,7 +21,7 @@ from imel.report.markdown import (
     task_table,
 )
 from imel.report.results import Results, panel_title
-from imel.report.scores import scales
+from imel.report.scores import scores_of
 
 PAPER_FIGURES: Mapping[str, tuple[str, ...]] = {
     # Walker2d and HalfCheetah both have the dimensions of Figure 2's second panel (Paper note 14)
@@ -167,8 +167,8 @@ def _add_tasks(report: Report, results: Results, baseline: str, others: Sequence
 
 
 def _add_scores(report: Report, results: Results, baseline: str, others: Sequence[str]) -> None:
-    evaluated, reasons = scales(results, baseline, "evaluated")
-    explored, more = scales(results, baseline, "explored")
+    evaluated, reasons = scores_of(results, baseline, "evaluated")
+    explored, more = scores_of(results, baseline, "explored")
     reasons += [f"training return on {reason}" for reason in more if reason not in reasons]
     report.notes.extend(f"not in the scores over all tasks: {each}" for each in reasons)
     report.say("## All tasks")
@@ -188,9 +188,9 @@ def _add_ablations(report: Report, results: Results) -> None:
     report.say("## Ablations", _ABLATIONS)
     for base in dict.fromkeys(results.variants.values()):
         variants = [label for label, of in results.variants.items() if of == base]
-        chosen, _ = scales(results, base, "evaluated")
-        report.say(ablation_table(results, chosen, base, variants))
-        shared = [scale for scale in chosen if scale.task.of(variants)]
+        scores, _ = scores_of(results, base, "evaluated")
+        report.say(ablation_table(results, scores, base, variants))
+        shared = {task: groups for task, groups in scores.items() if {*variants} & {*groups}}
         if shared:
             caption = f"Variants of {name_cell(base)} beside it"
             drawn = ablation_figure(shared, base, variants)

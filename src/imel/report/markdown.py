@@ -14,7 +14,7 @@ from imel.report.results import Group, Results, TaskResults, cost_ratio, panel_t
 from imel.report.scores import (
     MEASURES,
     Measure,
-    Scale,
+    Scores,
     failed,
     overall,
     overall_difference,
@@ -69,7 +69,7 @@ def comparison_table(task: TaskResults, labels: Sequence[str], other: str) -> li
 
 def scores_table(
     results: Results,
-    measures: Sequence[Sequence[Scale]],
+    measures: Sequence[Scores],
     labels: Sequence[str],
     against: Sequence[str],
 ) -> list[str]:
@@ -84,8 +84,8 @@ def scores_table(
     rows = []
     for label in labels:
         row = [name_cell(label)]
-        for chosen in measures:
-            score, tasks = overall(chosen, label) or (None, most)
+        for scores in measures:
+            score, tasks = overall(scores, label) or (None, most)
             row.append(
                 _interval(score, 2) + ("" if tasks == most else f" ({tasks} of {most} tasks)")
             )
@@ -131,7 +131,7 @@ def published_table(results: Results, labels: Sequence[str]) -> list[str]:
 
 
 def ablation_table(
-    results: Results, chosen: Sequence[Scale], base: str, variants: Sequence[str]
+    results: Results, scores: Scores, base: str, variants: Sequence[str]
 ) -> list[str]:
     """Variants of one algorithm: on each task, and over all tasks against their base."""
     tasks = [task for task in results.tasks if task.of(variants)]
@@ -140,7 +140,7 @@ def ablation_table(
     for label in [base, *variants]:
         row = [name_cell(label), *(mean_cell(task.returns(label, "evaluated")) for task in tasks)]
         own = label == base
-        row.append(_difference(None if own else overall_difference(chosen, label, base), 2))
+        row.append(_difference(None if own else overall_difference(scores, label, base), 2))
         row.append(_interval(None if own else overall_probability(results, label, base), 2))
         rows.append(row)
     return table([*header, "P(> base)"], rows)
