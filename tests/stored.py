@@ -13,8 +13,6 @@ from imel.bench.store import Row, Store
 
 SMALL = {"rollout_size": 64, "n_envs": 4, "memory_size": 128}
 """Settings of runs that last a moment."""
-SLOW: dict[str, Any] = {"settings_hash": "cd", "overrides": {"learning_rate": 0.001}}
-"""What the rows of a variant of an algorithm have of their own."""
 
 
 def curve(seed: int = 0, algorithm: str = "mki", returns: float = 1.0, **other: Any) -> list[Row]:
@@ -66,7 +64,7 @@ def rows_of_runs(results: Mapping[str, Mapping[str, Sequence[float]]], **other: 
 
 
 def small_rows() -> list[Row]:
-    """Two tasks, two algorithms of IMeL, a variant, TRPO, PPO and chance."""
+    """Two tasks, two algorithms of IMeL, TRPO, PPO and chance."""
     hopper = {
         "mki": [300.0, 200.0, 500.0, 400.0, 900.0],
         "np": [50.0, 60.0, 70.0, 80.0, 90.0],
@@ -75,8 +73,7 @@ def small_rows() -> list[Row]:
         "random": [20.0, 20.0],
     }
     ant = {"mki": [30.0, 31.0, 32.0], "trpo": [20.0, 21.0, 22.0], "random": [0.0, 2.0]}
-    variant = rows_of_runs({"hopper": {"mki": [150.0, 160.0, 170.0]}}, **SLOW)
-    return rows_of_runs({"hopper": hopper, "ant": ant}) + variant
+    return rows_of_runs({"hopper": hopper, "ant": ant})
 
 
 def runs_in(rows: Sequence[Row]) -> list[list[Row]]:

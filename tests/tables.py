@@ -147,7 +147,7 @@ def _scores(store: str, others: list[str]) -> str:
     """Return scores over all tasks and failed runs, beside the first of the others as the unit."""
     results = _gathered(store)
     measures = [scores_of(results, others[0], measure)[0] for measure in MEASURES]
-    return "\n".join(scores_table(results, measures, results.algorithms, others))
+    return "\n".join(scores_table(results, measures, results.labels, others))
 
 
 def _probe(name: str) -> str:

@@ -16,7 +16,6 @@ from imel.report.statistics import (
     Estimate,
     balanced_mean,
     bootstrap,
-    difference_of_balanced_means,
     difference_of_means,
     difference_of_pairs,
     estimate,
@@ -62,7 +61,6 @@ def test_the_balanced_mean_counts_every_stratum_alike() -> None:
     assert float(balanced_mean([few, many])) == pytest.approx(many.mean())
     equal = [np.array([5.0, 1.0]), np.array([9.0, 3.0])]
     assert float(balanced_mean(equal)) == float(interquartile_mean(equal)) == 4.0
-    assert float(difference_of_balanced_means([*equal, few, many])) == pytest.approx(4.0 - 5.5)
 
 
 @given(samples, samples, st.integers(2, 4))

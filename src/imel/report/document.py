@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 from matplotlib.figure import Figure
 
 from imel.errors import ImelError
-from imel.report.aggregate import ablation_figure, profile_figure, scores_figure
+from imel.report.aggregate import profile_figure, scores_figure
 from imel.report.labels import escaped, short_steps
 from imel.report.learning_curves import COST, EVALUATION, PAPER, TRAINING, curves_figure
 from imel.report.markdown import (
-    ablation_table,
     comparison_table,
     name_cell,
     published_table,
@@ -59,10 +58,6 @@ Means over seeds, beside means of ten seeds in the [recorded results of
 Tianshou](https://github.com/thu-ml/tianshou/tree/master/examples/mujoco) after as many steps. Those
 are of older versions of the tasks, of other settings and another evaluation: read the order of
 magnitude. SAC is off-policy, and takes many times the processor time."""
-_ABLATIONS = """\
-Each variant differs from its base in what its name says. The difference over all tasks is one of \
-scores in which 0 is acting at random and 1 is the base; it is over the tasks the variant was run \
-on."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +98,12 @@ def make_report(results: Results, baseline: str, against: Sequence[str], images:
     report = Report(images, notes=_notes(results, baseline))
     report.say("## Learning curves")
     for name, kind in _CURVES.items():
-        report.show(name, kind.caption, curves_figure(results, results.algorithms, kind))
+        report.show(name, kind.caption, curves_figure(results, results.labels, kind))
     _add_tasks(report, results, baseline, others)
     if baseline in results.labels:
         _add_scores(report, results, baseline, others)
-    if published := published_table(results, results.algorithms):
+    if published := published_table(results, results.labels):
         report.say("## Published results", _PUBLISHED, published)
-    if results.variants:
-        _add_ablations(report, results)
     _add_provenance(report, results)
     return report
 
@@ -160,10 +153,10 @@ def _add_tasks(report: Report, results: Results, baseline: str, others: Sequence
             continue
         report.say(f"### {escaped(panel_title(results, task))}")
         report.say(f"{escaped(task.task)}, {short_steps(task.steps)} steps")
-        report.say(task_table(task, results.algorithms, baseline))
+        report.say(task_table(task, results.labels, baseline))
         for other in others:
             if other in task.groups and len(task.groups) > 1:
-                report.say(comparison_table(task, results.algorithms, other))
+                report.say(comparison_table(task, results.labels, other))
 
 
 def _add_scores(report: Report, results: Results, baseline: str, others: Sequence[str]) -> None:
@@ -175,26 +168,13 @@ def _add_scores(report: Report, results: Results, baseline: str, others: Sequenc
     if not evaluated:
         report.say("No task has a scale; the notes below say why.")
         return
-    labels, measures = results.algorithms, [evaluated, explored]
+    labels, measures = results.labels, [evaluated, explored]
     report.say(_SCORES.format(name_cell(baseline)))
     report.say(scores_table(results, measures, labels, [baseline, *others]))
     drawn = scores_figure(results, measures, labels, baseline)
     report.show("scores.png", "Normalised scores over all tasks", drawn)
     drawn = profile_figure(results, evaluated, labels, baseline)
     report.show("profile.png", "Performance profile", drawn)
-
-
-def _add_ablations(report: Report, results: Results) -> None:
-    report.say("## Ablations", _ABLATIONS)
-    for base in dict.fromkeys(results.variants.values()):
-        variants = [label for label, of in results.variants.items() if of == base]
-        scores, _ = scores_of(results, base, "evaluated")
-        report.say(ablation_table(results, scores, base, variants))
-        shared = {task: groups for task, groups in scores.items() if {*variants} & {*groups}}
-        if shared:
-            caption = f"Variants of {name_cell(base)} beside it"
-            drawn = ablation_figure(shared, base, variants)
-            report.show(f"ablations-{base.replace(':', '.')}.png", caption, drawn)
 
 
 def _add_provenance(report: Report, results: Results) -> None:

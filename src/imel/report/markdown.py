@@ -17,7 +17,6 @@ from imel.report.scores import (
     Scores,
     failed,
     overall,
-    overall_difference,
     overall_probability,
 )
 from imel.report.statistics import (
@@ -128,22 +127,6 @@ def published_table(results: Results, labels: Sequence[str]) -> list[str]:
         rows.append([panel_title(results, task), *ours, *theirs])
     names = [f"{name.upper()}, published" for name in _PUBLISHED_ALGORITHMS]
     return table(["task", *map(name_cell, labels), *names], rows) if rows else []
-
-
-def ablation_table(
-    results: Results, scores: Scores, base: str, variants: Sequence[str]
-) -> list[str]:
-    """Variants of one algorithm: on each task, and over all tasks against their base."""
-    tasks = [task for task in results.tasks if task.of(variants)]
-    header = ["variant", *(escaped(task.task) for task in tasks), "score less the base's"]
-    rows = []
-    for label in [base, *variants]:
-        row = [name_cell(label), *(mean_cell(task.returns(label, "evaluated")) for task in tasks)]
-        own = label == base
-        row.append(_difference(None if own else overall_difference(scores, label, base), 2))
-        row.append(_interval(None if own else overall_probability(results, label, base), 2))
-        rows.append(row)
-    return table([*header, "P(> base)"], rows)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -44,7 +44,6 @@ class Group:
     """All finished seeds of one algorithm with one setting on one task."""
 
     label: str  # its name and what was changed of its settings: what tables and figures call it
-    base: str | None  # the algorithm of which this is a variant, if it is one
     runs: tuple[FinishedRun, ...]  # in the order of their seeds
 
     @property
@@ -100,17 +99,6 @@ class Results:
     def labels(self) -> list[str]:
         """Every algorithm and variant, each once, in the order of tables and legends."""
         return sorted({group.label for group in self.groups}, key=algorithm_order)
-
-    @property
-    def variants(self) -> dict[str, str]:
-        """Variants whose base was run as well, and their bases."""
-        bases = {group.label: group.base for group in self.groups}
-        return {label: base for label in self.labels if (base := bases[label]) and base in bases}
-
-    @property
-    def algorithms(self) -> list[str]:
-        """The labels that are no variants of others."""
-        return [label for label in self.labels if label not in self.variants]
 
 
 def run_together(group: Group, beside: Group) -> list[tuple[FinishedRun, FinishedRun]]:
@@ -195,9 +183,9 @@ def _groups(curves: Sequence[Sequence[Row]]) -> dict[str, Group]:
     names = [name for name, _ in alike]
     groups = []
     for (name, digest), found in alike.items():
-        label, last = name if names.count(name) == 1 else f"{name} #{digest}", found[0][-1]
+        label = name if names.count(name) == 1 else f"{name} #{digest}"
         runs = sorted(map(_finished_run, found), key=lambda run: run.seed)
-        groups.append(Group(label, last["algorithm"] if last["overrides"] else None, tuple(runs)))
+        groups.append(Group(label, tuple(runs)))
     return {each.label: each for each in sorted(groups, key=lambda g: algorithm_order(g.label))}
 
 

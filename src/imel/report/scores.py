@@ -69,13 +69,6 @@ def failed(scores: Scores, label: str) -> tuple[int, int]:
     return below, sum(map(len, found))
 
 
-def overall_difference(scores: Scores, label: str, other: str) -> Estimate | None:
-    """By how much one's interquartile mean is above the other's, over the tasks of both."""
-    shared = {task: groups for task, groups in scores.items() if {label, other} <= set(groups)}
-    found = strata(shared, label) + strata(shared, other)
-    return estimate(statistics.difference_of_balanced_means, found) if found else None
-
-
 def overall_probability(results: Results, label: str, other: str) -> Estimate | None:
     """How often one beats the other's deterministic return, over the tasks of both."""
     shared = results.tasks_of(label, other)

@@ -74,12 +74,6 @@ def difference_of_pairs(strata: Sequence[Array]) -> Array:
     return difference
 
 
-def difference_of_balanced_means(strata: Sequence[Array]) -> Array:
-    """Balanced mean of the first half of the strata less that of the second."""
-    half = len(strata) // 2
-    return balanced_mean(strata[:half]) - balanced_mean(strata[half:])
-
-
 def probability_of_improvement(strata: Sequence[Array]) -> Array:
     """How often a run of the first half beats one of the second on its task, a tie counted half.
 
