@@ -15,8 +15,8 @@ import numpy as np
 
 from imel.bench.store import Store
 from imel.pictures.nearby import Array
-from imel.report.markdown import table
 from imel.report.labels import task_title
+from imel.report.markdown import table
 from imel.report.results import Group, gather
 from imel.report.statistics import estimate
 

@@ -64,4 +64,4 @@ class OwnPolicy(NearestPolicy):
 for env in (ScriptedEnv, Raises, Dies, DiesAlways, Hangs):
     name = f"Bench{env.__name__.removesuffix('Env')}-v0"
     if name not in gymnasium.registry:
-        gymnasium.register(name, env)
+        gymnasium.register(name, f"{__name__}:{env.__name__}")
