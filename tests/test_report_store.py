@@ -16,9 +16,8 @@ from numpy.testing import assert_allclose
 from imel.bench.store import Row, Store
 from imel.cli.main import main
 from imel.cli.report import around_marks
-from imel.report.aggregate import profile_figure, scores_figure
 from imel.report.document import make_report, paper_figure, png
-from imel.report.learning_curves import (
+from imel.report.figures import (
     COST,
     EVALUATION,
     PAPER,
@@ -28,6 +27,8 @@ from imel.report.learning_curves import (
     line,
     mean_and_interval,
     mean_and_percentiles,
+    profile_figure,
+    scores_figure,
 )
 from imel.report.markdown import against_table
 from imel.report.results import Results, gather

@@ -9,16 +9,8 @@ from dataclasses import dataclass, field, replace
 from matplotlib.figure import Figure
 
 from imel.errors import ImelError
-from imel.report.aggregate import profile_figure, scores_figure
+from imel.report import figures, markdown
 from imel.report.labels import escaped, short_steps
-from imel.report.learning_curves import COST, EVALUATION, PAPER, TRAINING, curves_figure
-from imel.report.markdown import (
-    comparison_table,
-    name_cell,
-    published_table,
-    scores_table,
-    task_table,
-)
 from imel.report.results import Results, panel_title
 from imel.report.scores import scores_of
 
@@ -32,10 +24,10 @@ PAPER_ALGORITHMS = (*PAPER_POLICIES, "trpo-plain", "trpo")
 """The paper ran TRPO without normalisation; the zoo's is today's."""
 
 _CURVES = {
-    "curves-paper.png": PAPER,
-    "curves-training.png": TRAINING,
-    "curves-evaluation.png": EVALUATION,
-    "curves-time.png": COST,
+    "curves-paper.png": figures.PAPER,
+    "curves-training.png": figures.TRAINING,
+    "curves-evaluation.png": figures.EVALUATION,
+    "curves-time.png": figures.COST,
 }
 _DOTS_PER_INCH = 130
 _ENOUGH = 5
@@ -98,11 +90,11 @@ def make_report(results: Results, baseline: str, against: Sequence[str], images:
     report = Report(images, notes=_notes(results, baseline))
     report.say("## Learning curves")
     for name, kind in _CURVES.items():
-        report.show(name, kind.caption, curves_figure(results, results.labels, kind))
+        report.show(name, kind.caption, figures.curves_figure(results, results.labels, kind))
     _add_tasks(report, results, baseline, others)
     if baseline in results.labels:
         _add_scores(report, results, baseline, others)
-    if published := published_table(results, results.labels):
+    if published := markdown.published_table(results, results.labels):
         report.say("## Published results", _PUBLISHED, published)
     _add_provenance(report, results)
     return report
@@ -115,7 +107,7 @@ def paper_figure(results: Results, name: str) -> Figure:
     if not tasks:
         policies, wanted = ", ".join(PAPER_POLICIES), ", ".join(PAPER_FIGURES[name])
         raise ImelError(f"no finished run of {policies} on any of {wanted}")
-    return curves_figure(replace(results, tasks=tasks), PAPER_ALGORITHMS, PAPER)
+    return figures.curves_figure(replace(results, tasks=tasks), PAPER_ALGORITHMS, figures.PAPER)
 
 
 def png(figure: Figure) -> bytes:
@@ -132,7 +124,7 @@ def _notes(results: Results, baseline: str) -> list[str]:
             f"no run of {baseline}: there are no comparisons, and no scores over all tasks"
         )
     single = [
-        f"{name_cell(group.label)} on {escaped(panel_title(results, task))}"
+        f"{markdown.name_cell(group.label)} on {escaped(panel_title(results, task))}"
         for task in results.tasks
         for group in task.groups.values()
         if len(group.runs) == 1
@@ -153,10 +145,10 @@ def _add_tasks(report: Report, results: Results, baseline: str, others: Sequence
             continue
         report.say(f"### {escaped(panel_title(results, task))}")
         report.say(f"{escaped(task.task)}, {short_steps(task.steps)} steps")
-        report.say(task_table(task, results.labels, baseline))
+        report.say(markdown.task_table(task, results.labels, baseline))
         for other in others:
             if other in task.groups and len(task.groups) > 1:
-                report.say(comparison_table(task, results.labels, other))
+                report.say(markdown.comparison_table(task, results.labels, other))
 
 
 def _add_scores(report: Report, results: Results, baseline: str, others: Sequence[str]) -> None:
@@ -169,11 +161,11 @@ def _add_scores(report: Report, results: Results, baseline: str, others: Sequenc
         report.say("No task has a scale; the notes below say why.")
         return
     labels, measures = results.labels, [evaluated, explored]
-    report.say(_SCORES.format(name_cell(baseline)))
-    report.say(scores_table(results, measures, labels, [baseline, *others]))
-    drawn = scores_figure(results, measures, labels, baseline)
+    report.say(_SCORES.format(markdown.name_cell(baseline)))
+    report.say(markdown.scores_table(results, measures, labels, [baseline, *others]))
+    drawn = figures.scores_figure(results, measures, labels, baseline)
     report.show("scores.png", "Normalised scores over all tasks", drawn)
-    drawn = profile_figure(results, evaluated, labels, baseline)
+    drawn = figures.profile_figure(results, evaluated, labels, baseline)
     report.show("profile.png", "Performance profile", drawn)
 
 
