@@ -14,10 +14,8 @@ from safetensors.torch import load_file
 from stable_baselines3.common.vec_env import VecNormalize
 
 from imel import IMeL, RidgePolicy
-from imel.bench.tasks import find_task
 from imel.cli.main import main
 from imel.cli.report import latest_store
-from imel.errors import ImelError
 from imel.runs.best import best_of
 from imel.runs.evaluation import evaluate
 from small import points, small_model
@@ -161,11 +159,6 @@ def test_a_model_says_what_it_is() -> None:
 def test_normalising_outside_is_hinted_at() -> None:
     with pytest.warns(UserWarning, match="VecNormalize around the environment is not needed"):
         small_model(env=VecNormalize(points()))
-
-
-def test_the_former_name_of_a_task_says_the_new_one() -> None:
-    with pytest.raises(ImelError, match=r"called inverted-pendulum .*Pendulum-v1"):
-        find_task("pendulum")
 
 
 def test_a_report_without_a_path_is_of_the_store_filled_last() -> None:
