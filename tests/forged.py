@@ -34,5 +34,5 @@ def put_together(
 def forge(path: Path, manifest: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """A file in which every checksum fits, whatever it holds."""
     plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    sums = {name: checkpoint._digest(tensor) for name, tensor in plain.items()}
-    put_together(path, json.dumps({**manifest, "sha256": sums}), plain)
+    document = {**manifest, "tensors_sha256": checkpoint._digest(plain)}
+    put_together(path, json.dumps(document), plain)

@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from imel import IMeL
+from imel.checkpoints import Checkpoint
 from imel.policies.paper.paper_policy import FitSettings
 from imel.registry import policies
 from toy import PointEnv
@@ -69,6 +70,12 @@ def differing(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> list[s
     """The names under which two sets of tensors are not bit for bit the same."""
     assert left.keys() == right.keys()
     return [name for name, tensor in left.items() if not torch.equal(tensor, right[name])]
+
+
+def read_checkpoint(path: Any) -> tuple[Mapping[str, Tensor], Mapping[str, Any]]:
+    """The tensors and the document of a file."""
+    file = Checkpoint.read(path)
+    return file.tensors, file.document
 
 
 class LogBook(KVWriter):

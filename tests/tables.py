@@ -30,7 +30,7 @@ from imel.report.scores import MEASURES, scores_of
 from imel.settings import field_docs
 from imel.tune.space import SPACES
 from pages import PAGES, ROOT
-from tests.small import POLICIES
+from small import POLICIES
 
 _MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 _UNUSED = "–"

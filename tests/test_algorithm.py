@@ -231,8 +231,7 @@ def test_gradient_steps_are_counted_as_adam_counts_them(
     book = LogBook.of(model)
     model.learn(2 * BATCH)
 
-    assert model.interpolator_optimizer is not None
-    moments = list(model.interpolator_optimizer.state.values())
+    moments = list(model.optimizers.interpolator_optimizer.state.values())
     taken = int(moments[0]["step"]) if moments else 0
     assert taken == updates
     assert book.pages[-1]["train/n_updates"] == taken

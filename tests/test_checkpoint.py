@@ -17,8 +17,17 @@ from imel import IMeL, MkiPolicy, NpPolicy, RidgePolicy
 from imel.checkpoints import checkpoint
 from imel.errors import CheckpointError, ImelError, SettingsError
 from imel.policies import Policy
-from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
-from tests.small import POLICIES
+from small import (
+    BATCH,
+    POLICIES,
+    STATES,
+    answers,
+    differing,
+    points,
+    read_checkpoint,
+    small_model,
+    tensors_of,
+)
 from toy import ScriptedEnv
 
 every_policy = pytest.mark.parametrize("policy", sorted(POLICIES))
@@ -36,14 +45,15 @@ def test_a_loaded_model_holds_the_same_tensors(policy: str, tmp_path: Path) -> N
     loaded = IMeL.load(tmp_path / "model")
 
     assert differing(tensors_of(model), tensors_of(loaded)) == []
-    assert torch.equal(model.generator.get_state(), loaded.generator.get_state())
+    assert torch.equal(model.learner.generator.get_state(), loaded.learner.generator.get_state())
     assert torch.equal(model.policy.generator.get_state(), loaded.policy.generator.get_state())
     learned = policy not in ("NearestPolicy", "RidgePolicy")
-    assert model.optimizer_names == loaded.optimizer_names
-    assert ("interpolator_optimizer" in model.optimizer_names) == learned
-    for name in model.optimizer_names:
-        before = getattr(model, name).state_dict()["state"]
-        after = getattr(loaded, name).state_dict()["state"]
+    optimizers = model.learner.optimizers
+    assert optimizers.keys() == loaded.learner.optimizers.keys()
+    assert ("interpolator_optimizer" in optimizers) == learned
+    for name, optimizer in optimizers.items():
+        before = optimizer.state_dict()["state"]
+        after = loaded.learner.optimizers[name].state_dict()["state"]
         assert before
         assert before.keys() == after.keys()
         for number, moments in before.items():
@@ -72,7 +82,7 @@ def test_a_loaded_model_holds_the_same_settings_spaces_and_counters(
 
     assert loaded.settings == model.settings
     assert loaded.policy_class is POLICIES[policy]
-    assert loaded.policy.options == model.policy.options
+    assert loaded.policy.settings == model.settings
     assert loaded.observation_space == model.observation_space
     assert loaded.action_space == model.action_space
     for name in (
@@ -80,7 +90,7 @@ def test_a_loaded_model_holds_the_same_settings_spaces_and_counters(
         *("_total_timesteps", "_current_progress_remaining", "_stats_window_size"),
     ):
         assert getattr(loaded, name) == getattr(model, name), name
-    assert loaded.clock.next_episode == model.clock.next_episode
+    assert loaded.learner.clock.next_episode == model.learner.clock.next_episode
     assert loaded.ep_info_buffer is not None
     assert model.ep_info_buffer is not None
     assert len(loaded.ep_info_buffer) == 7
@@ -101,7 +111,7 @@ def test_original_and_loaded_model_learn_on_alike(policy: str, tmp_path: Path) -
         one.learn(2 * BATCH, reset_num_timesteps=False)
 
     assert differing(tensors_of(model), tensors_of(loaded)) == []
-    assert torch.equal(model.generator.get_state(), loaded.generator.get_state())
+    assert torch.equal(model.learner.generator.get_state(), loaded.learner.generator.get_state())
 
 
 def test_a_checkpoint_of_more_lessons_than_a_new_policy_has_rows_for(tmp_path: Path) -> None:
@@ -262,11 +272,11 @@ def test_settings_given_at_load_replace_the_saved_ones(tmp_path: Path) -> None:
 def test_the_manifest_says_what_made_the_file(tmp_path: Path) -> None:
     small_model().save(tmp_path / "model")
 
-    tensors, manifest = checkpoint.read(tmp_path / "model")
+    _, manifest = read_checkpoint(tmp_path / "model")
 
     assert manifest["schema"] == checkpoint.SCHEMA
     assert manifest["versions"]["torch"] == importlib.metadata.version("torch")
-    assert manifest["sha256"].keys() == tensors.keys()
+    assert manifest["policy"] == "ridge"
 
 
 def test_a_policy_of_ones_own_is_named_at_load(tmp_path: Path) -> None:
@@ -288,7 +298,7 @@ def test_files_of_many_sizes_leave_nothing_behind_in_memory(tmp_path: Path) -> N
     def kept() -> int:
         return sum(issubclass(type(each), type) for each in gc.get_objects())
 
-    document = {"kind": "model", "policy": "P", "policy_arguments": {}}
+    document = {"kind": "model", "policy": "P", "settings": {}}
     checkpoint.write(tmp_path / "file", {"x": torch.zeros(1)}, document)
     before = kept()
     for size in range(20, 40):  # as the actions of a running episode, of which there are ever more

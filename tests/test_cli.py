@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from imel import IMeL
-from imel.checkpoints import checkpoint
 from imel.cli.arguments import peek
 from imel.cli.main import COMMANDS, main
 from imel.cli.train import plan_from_arguments
@@ -36,6 +35,7 @@ from imel.runs.evaluation import evaluate
 from imel.runs.layout import claimed
 from imel.runs.plan import POLICY_NAMES
 from imel.runs.progress import LABELS, LiveTable, PlainLines
+from small import read_checkpoint
 from toy import PointEnv, ScriptedEnv
 
 SMALL = ["--rollout-size", "128", "--memory-size", "256", "--critic-epochs", "1"]
@@ -420,8 +420,8 @@ def test_a_run_repeated_from_its_configuration_is_the_same_bit_for_bit(run_dir: 
     assert json.loads(Path("again/config.json").read_text()) == json.loads(
         (run_dir / "config.json").read_text()
     )
-    first, _ = checkpoint.read(run_dir / "model.safetensors")
-    second, _ = checkpoint.read("again/model.safetensors")
+    first, _ = read_checkpoint(run_dir / "model.safetensors")
+    second, _ = read_checkpoint("again/model.safetensors")
     assert set(first) == set(second)
     for name, tensor in first.items():
         assert torch.equal(tensor, second[name]), name
@@ -431,8 +431,8 @@ def test_a_run_repeated_from_its_configuration_is_the_same_bit_for_bit(run_dir: 
 def test_another_seed_is_another_run(run_dir: Path) -> None:
     config = str(run_dir / "config.json")
     assert main(["train", "--config", config, "--seed", "4", "--run-dir", "other"]) == 0
-    first, _ = checkpoint.read(run_dir / "model.safetensors")
-    second, _ = checkpoint.read("other/model.safetensors")
+    first, _ = read_checkpoint(run_dir / "model.safetensors")
+    second, _ = read_checkpoint("other/model.safetensors")
     assert not torch.equal(first["policy/memory.states"], second["policy/memory.states"])
 
 

@@ -25,7 +25,7 @@ from imel.deploy.onnx_file import OPSET
 from imel.policies import MkiPolicy
 from logged import ENV, register, trained_run, wide_model
 from pages import blocks
-from tests.small import POLICIES
+from small import POLICIES
 
 
 class LeverVectors(Levers):

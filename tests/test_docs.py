@@ -25,9 +25,8 @@ from imel.explain.by_lessons import LessonContributions
 from imel.policies.ridge import features as ridge
 from imel.policies.ridge import ridge_update
 from pages import OUTPUT, PAGES, ROOT, SHELLS, TUTORIAL, blocks, commands, program, run_page
-from small import BATCH, LogBook
+from small import BATCH, POLICIES, LogBook
 from tables import GROUPS, by_hand, generated
-from tests.small import POLICIES
 from toy import FloatArray, ScriptedEnv
 
 SPHINX = ("{toctree}", "{eval-rst}")  # carried out when the pages are built

@@ -12,7 +12,6 @@ import pytest
 
 import faulty
 from imel import IMeL, ImelError
-from imel.checkpoints.model_file import model_tensors
 from imel.cli.main import main
 from imel.environments.making import make_environments
 from imel.environments.workers import Workers
@@ -116,7 +115,7 @@ def test_workers_learn_bit_for_bit_what_one_process_learns() -> None:
     here, there = (model_on("Nan", workers=workers).learn(TOTAL) for workers in (False, True))
     assert isinstance(there.env, Workers)
     there.env.close()
-    assert not differing(model_tensors(here), model_tensors(there))
+    assert not differing(here.learner.tensors(), there.learner.tensors())
 
 
 @pytest.mark.parametrize("workers", [False, True])
@@ -178,7 +177,7 @@ def test_fault_35_a_reward_whose_sums_overflow_never_reaches_the_model() -> None
     faulty.ARMED.touch()
     with pytest.warns(RuntimeWarning, match=r"returned a too large reward 3\.0.*e\+38 at step 4"):
         model.learn(TOTAL)
-    tensors = model_tensors(model)
+    tensors = model.learner.tensors()
     assert all(bool(t.isfinite().all()) for n, t in tensors.items() if "spaces" not in n)
 
 

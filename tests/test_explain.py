@@ -17,8 +17,7 @@ from imel.distributions import Categorical, Gaussian
 from imel.errors import ImelError
 from imel.policies.names import DimensionNames, Dimensions, names_for
 from imel.policies.paper.neural_process import NeuralProcess
-from small import BATCH, STATES, answers, small_model
-from tests.small import POLICIES
+from small import BATCH, POLICIES, STATES, answers, small_model
 from toy import ScriptedEnv
 
 LOW, HIGH = -3.0, 1.0

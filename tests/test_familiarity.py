@@ -12,8 +12,7 @@ from gymnasium import spaces
 
 from imel.explain import familiarity_of
 from imel.policies import Policy
-from small import BATCH, STATES, small_model
-from tests.small import POLICIES
+from small import BATCH, POLICIES, STATES, small_model
 
 
 def policy_with_memories(

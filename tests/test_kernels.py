@@ -12,8 +12,9 @@ import torch
 from sklearn.metrics.pairwise import rbf_kernel
 from torch import Tensor
 
-from imel.data.arithmetic import denormals_flushed, kernel_interpolation, kernel_weights
+from imel.data.arithmetic import denormals_flushed
 from imel.policies.paper import kernels
+from imel.policies.paper.kernels import kernel_interpolation, kernel_weights
 from samples import RAGGED
 
 

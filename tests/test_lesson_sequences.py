@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from imel.explain import explain, policy_without
 from imel.policies import RidgePolicy
-from imel.policies.ridge import ledger as lessons as ledger
+from imel.policies.ridge import ledger
 
 ROLLOUT, STATES, ACTIONS = 24, 3, 2
 

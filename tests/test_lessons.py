@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from imel.policies.ridge.ledger import Lessons
 from torch import Tensor
 
 from imel import IMeL
 from imel.policies import Policy, RidgePolicy
-from imel.policies.ridge import ledger as lessons as ledger
+from imel.policies.ridge import ledger
+from imel.policies.ridge.ledger import Lessons
 from small import BATCH, STATES, points
 
 WIDTH, ACTIONS = 3, 2

@@ -73,7 +73,7 @@ def test_algorithm_1_line_5_acts_on_the_context_so_far() -> None:
 def test_algorithm_1_line_6_samples_actions_from_the_policy() -> None:
     before, after = one_iteration(PointEnv(), std=0.7)
     batch = remembered(after.policy.memory)
-    noise = torch.randn(32, 1, generator=before.generator)
+    noise = torch.randn(32, 1, generator=before.learner.generator)
     torch.testing.assert_close(batch.actions, batch.means + 0.7 * noise)
 
 
@@ -92,7 +92,9 @@ def test_algorithm_1_line_8_advantages_are_estimated_with_the_critic() -> None:
     with torch.no_grad():
         v = before.critic(normaliser(memory.column("states"))).double().numpy()
         v_next = before.critic(normaliser(memory.column("next_states"))).double().numpy()
-    r = memory.column("rewards").double().numpy() / float(after.return_scale.variance.sqrt())
+    r = memory.column("rewards").double().numpy() / float(
+        after.learner.return_scale.variance.sqrt()
+    )
     A, trace = np.zeros(32), 0.0
     for t in reversed(range(32)):
         goes_on = int(memory.column("steps")[t]) < 4

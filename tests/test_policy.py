@@ -9,10 +9,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from imel import IMeL, MkiPolicy, NearestPolicy, NpPolicy, RidgePolicy
+from imel import MkiPolicy, NearestPolicy, NpPolicy, RidgePolicy
 from imel.policies import PaperPolicy, Policy
-from small import BATCH, STATES, answers, small_model
-from tests.small import POLICIES
+from small import BATCH, POLICIES, STATES, answers, small_model
 from toy import ScriptedEnv
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -161,8 +160,8 @@ def test_the_mean_of_ridge_is_linear_in_its_features() -> None:
 def test_sigma_is_the_policys_or_the_interpolators_own_and_never_below_the_floor() -> None:
     states = torch.from_numpy(STATES)
     shared = filled(NpPolicy).act(states)[1]
-    own = filled(NpPolicy, own_std=True).act(states)[1]
-    floored = filled(NpPolicy, own_std=True, min_std=float(own.median())).act(states)[1]
+    own = filled(NpPolicy, std_mode="model").act(states)[1]
+    floored = filled(NpPolicy, std_mode="model", min_std=float(own.median())).act(states)[1]
 
     assert torch.equal(shared, torch.full((len(STATES), 2), 0.5))
     assert own.std() > 0
@@ -173,7 +172,7 @@ def test_options_reach_the_interpolator_as_tuples() -> None:
     policy = filled(MkiPolicy, features=3, hidden=[5, 6])
     assert isinstance(policy, MkiPolicy)
 
-    assert policy.options.hidden == (5, 6)
+    assert policy.settings.hidden == (5, 6)
     shapes = [tuple(weight.shape) for weight in policy.interpolator.parameters()]
     assert (5, 2) in shapes
     assert (6, 5) in shapes
@@ -182,5 +181,5 @@ def test_options_reach_the_interpolator_as_tuples() -> None:
 
 def test_the_six_policies_are_known_by_name() -> None:
     names = {f"{name}Policy" for name in ("Mki", "Np", "Anp", "Regressor", "Nearest", "Ridge")}
-    assert IMeL.policy_aliases.keys() == POLICIES.keys() == names
+    assert POLICIES.keys() == names
     assert all(cls.__name__ == name for name, cls in POLICIES.items())

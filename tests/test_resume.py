@@ -13,7 +13,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from imel import IMeL, ImelError
 from imel.checkpoints import checkpoint
-from imel.checkpoints.model_file import model_document, model_tensors
 from imel.checkpoints.run_checkpoints import (
     RunCheckpoints,
     checkpoints_in,
@@ -44,7 +43,7 @@ def learn(model: IMeL, folder: Path, stop: int = TOTAL + BATCH, every: int = 3) 
 
 
 def progress_of(model: IMeL) -> dict[str, Any]:
-    progress: dict[str, Any] = model_document(model)["progress"]
+    progress: dict[str, Any] = model.learner.progress()
     for episode in progress["episodes"]:
         del episode["t"]  # wall time
     return progress
@@ -80,7 +79,7 @@ def test_resumed_run_ends_bit_for_bit_like_the_uninterrupted_one(
     learn(resumed, tmp_path / "parts")
 
     assert resumed.num_timesteps == whole.num_timesteps
-    assert not differing(model_tensors(whole), model_tensors(resumed))
+    assert not differing(whole.learner.tensors(), resumed.learner.tensors())
     assert progress_of(whole) == progress_of(resumed)
     logged = [
         [{k: v for k, v in page.items() if not k.startswith("time/")} for page in pages]
@@ -206,9 +205,9 @@ def test_a_run_goes_on_while_a_checkpoint_is_written(
 
 def test_a_checkpoint_holds_what_the_model_was_when_it_was_taken(tmp_path: Path) -> None:
     model = small_model().learn(BATCH)
-    before = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
+    before = {name: tensor.clone() for name, tensor in model.learner.tensors().items()}
     write = checkpoint.prepare(tmp_path / "model", *model.contents())
     model.policy.memory.states.fill_(7.0)
     model.critic.zero_grad()
     write()
-    assert not differing(before, model_tensors(IMeL.load(tmp_path / "model")))
+    assert not differing(before, IMeL.load(tmp_path / "model").learner.tensors())

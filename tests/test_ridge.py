@@ -16,7 +16,7 @@ from imel.data.advantage import replayed_advantages
 from imel.data.memory import Memory
 from imel.data.normaliser import Normaliser
 from imel.distributions.gaussian import improved_means, shift_kls
-from imel.policies import ridge as ridge_update
+from imel.policies.ridge import ridge_update
 from imel.policies.ridge.features import Design, RandomFeatures, damped_inverse
 from imel.policies.ridge.ridge_update import effective_sample_size
 from small import BATCH, LogBook, small_model
@@ -249,22 +249,23 @@ class Watch:
         self.kls: list[float] = []
         self.peaks: list[float] = []
         self.shares: list[float] = []
-        update: Any = model.update
+        update: Any = model.learner.update
         self.policy = model.policy
         self.step: Any = update._step
         update._step = self
 
     def __call__(
-        self, model: IMeL, means: Tensor, improvements: Tensor, share: float, new: int
-    ) -> None:
+        self, means: Tensor, improvements: Tensor, share: float, new: int
+    ) -> dict[str, float]:
         states = self.policy.memory.column("states")
         before, stds = self.policy.act(states)
-        self.step(model, means, improvements, share, new)
+        stats: dict[str, float] = self.step(means, improvements, share, new)
         self.shares.append(share)
         after, _ = self.policy.act(states)
         kls = shift_kls(after - before, stds)
         self.kls.append(float(kls[-new:].mean()))
         self.peaks.append(float(kls.max()))
+        return stats
 
 
 @pytest.mark.parametrize("trust_region", [0.001, 0.1])
@@ -318,7 +319,7 @@ def test_temporal_differences_use_the_critic_at_the_true_successor(
             now, then = (
                 model.critic(normaliser(memory.column(name))) for name in ("states", "next_states")
             )
-        rewards = model.return_scale.scale(memory.column("rewards"))
+        rewards = model.learner.return_scale.scale(memory.column("rewards"))
         expected = rewards + 0.9 * then * (1.0 - memory.column("terminated")) - now
         torch.testing.assert_close(deltas, expected[order], rtol=1e-4, atol=1e-5)
         checked.append(len(deltas))

@@ -17,8 +17,17 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecMoni
 
 from imel import IMeL
 from imel.errors import ImelError, SettingsError
-from small import BATCH, STATES, LogBook, answers, differing, points, small_model, tensors_of
-from tests.small import POLICIES
+from small import (
+    BATCH,
+    POLICIES,
+    STATES,
+    LogBook,
+    answers,
+    differing,
+    points,
+    small_model,
+    tensors_of,
+)
 from toy import PointEnv, ScriptedEnv
 
 ALWAYS_LOGGED = {
@@ -149,14 +158,14 @@ def test_a_model_can_be_loaded_onto_another_number_of_environments(tmp_path: Pat
 def test_parameters_taken_and_set_bring_a_model_back() -> None:
     model = small_model().learn(2 * BATCH)
     parameters, before = copy.deepcopy(model.get_parameters()), answers(model)
-    moments = copy.deepcopy(model.critic_optimizer.state_dict()["state"])
+    moments = copy.deepcopy(model.optimizers.critic_optimizer.state_dict()["state"])
 
     model.learn(BATCH, reset_num_timesteps=False)
     assert not np.array_equal(before, answers(model))
     model.set_parameters(parameters)
 
     np.testing.assert_array_equal(before, answers(model))
-    restored = model.critic_optimizer.state_dict()["state"]
+    restored = model.optimizers.critic_optimizer.state_dict()["state"]
     assert moments
     assert all(torch.equal(moments[i]["exp_avg"], restored[i]["exp_avg"]) for i in moments)
 

@@ -22,8 +22,7 @@ from imel.explain import policy_without
 from imel.policies import Policy, RidgePolicy
 from imel.policies.names import names_for
 from imel.runs.evaluation import evaluate
-from small import differing, tensors_of
-from tests.small import POLICIES
+from small import POLICIES, differing, tensors_of
 
 SMALL: dict[str, Any] = {"n_envs": 4, "rollout_size": 128, "memory_size": 256, "seed": 3}
 IMAGE = spaces.Box(0, 255, (3, 36, 36), np.uint8)

@@ -189,7 +189,7 @@ def test_long_gradients_are_shortened() -> None:
 
 
 def test_leave_one_out_error_is_the_mean_squared_error_without_the_own_episode() -> None:
-    model, context = NearestNeighbours(3, 2, NearestSettings(3)), ragged_context()
+    model, context = NearestNeighbours(3, 2, NearestSettings(neighbours=3)), ragged_context()
     rows = torch.tensor([0, 7, 11, 20])
     total = 0.0
     for row in rows:

@@ -20,8 +20,7 @@ from imel.errors import ImelError
 from imel.policies.paper.paper_policy import FitSettings
 from logged import ENV, columns_in_time, register, trained_run, wide_model, write_run
 from samples import mean_kl
-from small import BATCH, STATES, answers, differing, points, small_model, tensors_of
-from tests.small import POLICIES
+from small import BATCH, POLICIES, STATES, answers, differing, points, small_model, tensors_of
 from toy import PointEnv
 
 

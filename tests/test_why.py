@@ -25,7 +25,7 @@ from imel.explain.reduced import largest_lessons, random_lessons, similar_lesson
 from imel.policies import Policy
 from imel.runs.evaluation import evaluate
 from imel.runs.lessons import visited_states
-from tests.small import POLICIES
+from small import POLICIES
 
 
 class UnposedPendulum(PendulumEnv):

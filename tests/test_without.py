@@ -12,8 +12,7 @@ from imel import IMeL
 from imel.errors import ImelError
 from imel.explain import policy_without
 from imel.policies import Policy
-from small import BATCH, STATES, differing, small_model, tensors_of
-from tests.small import POLICIES
+from small import BATCH, POLICIES, STATES, differing, small_model, tensors_of
 
 papers_policies = pytest.mark.parametrize("name", sorted({*POLICIES} - {"RidgePolicy"}))
 

@@ -25,8 +25,7 @@ from imel.bench.tasks import TASKS
 from imel.policies.paper.paper_policy import FitSettings
 from imel.settings import parse_schedule
 from imel.zoo import HYPERPARAMETERS, __main__, algorithm
-from small import FITTED, answers, points, small_model, tensors_of
-from tests.small import POLICIES
+from small import FITTED, POLICIES, answers, points, small_model, tensors_of
 
 ENV = "Pendulum-v1"
 STEPS = 1600

@@ -37,10 +37,10 @@ from imel.errors import CheckpointError, EnvironmentFaultError, ImelError, Setti
 from imel.keywords import Keywords
 from imel.learner import LearnerState
 from imel.policies.base import Policy, Rows
-from imel.settings import settings_table
+from imel.settings import Settings, settings_table
 
 if TYPE_CHECKING:
-    from imel.datasets import Dataset
+    from imel.datasets.source import Dataset
     from imel.policies.names import DimensionNames
 
 
@@ -74,6 +74,7 @@ class IMeL(BaseAlgorithm):
 
     policy_aliases: ClassVar[dict[str, type[BasePolicy]]] = {}
 
+    policy_class: type[Policy]
     policy: Policy = _of_learner("policy")
     critic: Critic = _of_learner("critic")
     iteration: int = _of_learner("iteration")
@@ -113,7 +114,7 @@ class IMeL(BaseAlgorithm):
     ) -> None:
         self.learner = LearnerState()
         policy_class = self._get_policy_from_name(policy)
-        self.settings = policy_class.make_settings({**settings, **(policy_kwargs or {})})
+        self.settings: Settings = policy_class.make_settings({**settings, **(policy_kwargs or {})})
         self.sampler = sampler
         made = environments_for(env, self.settings, sampler)
         if made is not None:
@@ -135,7 +136,7 @@ class IMeL(BaseAlgorithm):
             self._require_env()
             self._setup_model()
 
-    def _get_policy_from_name(self, policy_name: str | type[Policy]) -> type[Policy]:  # type: ignore[override]
+    def _get_policy_from_name(self, policy_name: str | type[Policy]) -> type[Policy]:
         if policy_name == "MlpPolicy":
             raise SettingsError(
                 "IMeL has no 'MlpPolicy': its policies are computed from memories. Use "
@@ -160,7 +161,7 @@ class IMeL(BaseAlgorithm):
         if seed is None:
             seed = int(np.random.SeedSequence().generate_state(1)[0])
         spaces = self.observation_space, self.action_space
-        self.learner.set_up(self.policy_class, spaces, self.settings, seed)  # type: ignore[arg-type]
+        self.learner.set_up(self.policy_class, spaces, self.settings, seed)
         self.learner.begin(self.device, self.n_envs)
 
     def _require_env(self) -> VecEnv:
@@ -179,7 +180,7 @@ class IMeL(BaseAlgorithm):
     @property
     def remaining_timesteps(self) -> int:
         """Environment steps that the last call of `learn` was asked for and has not taken yet."""
-        return max(0, self._total_timesteps - self.num_timesteps)
+        return max(0, self.learner.total_timesteps - self.learner.num_timesteps)
 
     def warm_start(self, dataset: Dataset) -> Self:
         """Begin with memories of logged data or demonstrations, before the first step.

@@ -79,8 +79,7 @@ def find_policy(policy: str | type[Any]) -> type[Policy]:
     if policy in known or policy in by_class:
         return known.get(policy) or by_class[policy]
     if not colon:
-        names = [*known, *by_class] if policy.endswith("Policy") else known
-        hint = nearest_name(policy, names)
+        hint = nearest_name(policy, [*known, *by_class])
         raise SettingsError(f"unknown policy '{policy}'; {hint} (or module:Class of your own)")
     here = os.getcwd()
     if here not in sys.path:

@@ -267,8 +267,8 @@ def settings_table(classes: Iterable[tuple[str, type[Settings]]]) -> str:
         for declared in fields(settings_class):
             if said.get(declared.name, said) != declared.default:
                 text = f"{declared.name} = {declared.default!r}: {docs[declared.name]}"
-                indent = {"initial_indent": " " * 6, "subsequent_indent": " " * 10}
-                lines.append(textwrap.fill(text, 96, **indent))
+                wrapped = textwrap.wrap(text, 86)
+                lines += [" " * 6 + wrapped[0], *(" " * 10 + line for line in wrapped[1:])]
             if settings_class is Settings:
                 said[declared.name] = declared.default
         lines.append("")

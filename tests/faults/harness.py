@@ -21,8 +21,8 @@ import driver
 import torch
 from driver import AtCall, Fault
 
-from imel.checkpoints import checkpoint
 from imel.checkpoints.run_checkpoints import checkpoints_in
+from small import read_checkpoint
 
 AnyFault = Fault | AtCall
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -153,7 +153,7 @@ def without_wall_time(manifest: dict[str, Any]) -> dict[str, Any]:
 
 def differences_of_files(one: Path, other: Path) -> list[str]:
     """The names under which two checkpoints differ, bit for bit."""
-    (tensors, manifest), (other_tensors, other_manifest) = map(checkpoint.read, (one, other))
+    (tensors, manifest), (other_tensors, other_manifest) = map(read_checkpoint, (one, other))
     found = [
         f"{one.name}:{name}"
         for name in sorted(tensors.keys() | other_tensors.keys())

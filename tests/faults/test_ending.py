@@ -17,7 +17,6 @@ from driver import AtCall, Fault
 from harness import TRAIN, Baseline, differences_of_runs, go_on, train, wait_until
 
 from imel import IMeL
-from imel.checkpoints.model_file import model_tensors
 from imel.checkpoints.run_checkpoints import RunCheckpoints, checkpoints_in, latest_checkpoint
 from imel.errors import CheckpointError
 from small import SMALL, differing
@@ -70,7 +69,7 @@ def test_fault_01_a_resumed_run_goes_on_in_mid_episode_and_checkpoints_change_no
     for model in (plain, stopped, resumed):
         assert model.env is not None
         model.env.close()
-    assert differing(model_tensors(plain), model_tensors(resumed)) == []
+    assert differing(plain.learner.tensors(), resumed.learner.tensors()) == []
     assert plain.clock.episodes.tolist() == resumed.clock.episodes.tolist()
 
 
@@ -114,7 +113,7 @@ def test_an_episode_too_long_to_be_played_again_ends_at_a_checkpoint(
     whole = model_on("Pendulum-v1").learn(4 * 64, RunCheckpoints(tmp_path / "whole", every=2))
     resumed = IMeL.resume(tmp_path / "iteration-00000002", "Pendulum-v1")
     resumed.learn(2 * 64, RunCheckpoints(tmp_path, every=2), reset_num_timesteps=False)
-    assert differing(model_tensors(whole), model_tensors(resumed)) == []
+    assert differing(whole.learner.tensors(), resumed.learner.tensors()) == []
 
 
 # --- row 36 ---

@@ -11,9 +11,8 @@ from files import mutated
 from harness import same_bits
 
 from imel import IMeL
-from imel.checkpoints import checkpoint
 from imel.errors import CheckpointError
-from small import BATCH, small_model
+from small import BATCH, read_checkpoint, small_model
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +28,14 @@ def fuzz(whole: Path, path: Path, mutations: int, seed: int) -> Counter[str]:
     """Read mutated files, a tenth of them with `IMeL.load`; any other exception is a failure."""
     draw = random.Random(seed)
     content = whole.read_bytes()
-    expected, manifest = checkpoint.read(whole)
+    expected, manifest = read_checkpoint(whole)
     counts: Counter[str] = Counter()
     for number in range(mutations):
         path.write_bytes(mutated(content, draw))
         try:
             if number % 10 == 0:
                 IMeL.load(path)
-            tensors, found = checkpoint.read(path)
+            tensors, found = read_checkpoint(path)
         except CheckpointError as refusal:
             named = str(path) in str(refusal) and "\n" not in str(refusal)
             counts["refused" if named else f"badly worded: {refusal}"] += 1

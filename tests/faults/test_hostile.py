@@ -15,11 +15,10 @@ from harness import CONTEXT
 
 from forged import put_together, taken_apart
 from imel import IMeL
-from imel.checkpoints import checkpoint
 from imel.checkpoints.run_checkpoints import latest_checkpoint
 from imel.cli.main import main
 from imel.errors import ImelError
-from small import BATCH, small_model
+from small import BATCH, read_checkpoint, small_model
 
 ROOM = 2**29
 """Half a gigabyte, which is far less than what the files below claim to hold."""
@@ -168,7 +167,7 @@ def test_fault_15_json_made_to_break_its_reader_is_refused(text: str, tmp_path: 
     path = tmp_path / "model.safetensors"
     put_together(path, text, {})
     with pytest.raises(ImelError, match="model"):
-        checkpoint.read(path)
+        read_checkpoint(path)
 
 
 def test_fault_15_a_checkpoint_that_names_no_library_versions_is_refused(

@@ -14,8 +14,7 @@ import torch
 
 from imel import IMeL
 from imel.policies.paper.paper_policy import ContextSettings
-from small import BATCH, points, small_model, tensors_of
-from tests.small import POLICIES
+from small import BATCH, POLICIES, points, small_model, tensors_of
 from toy import FloatArray, PointEnv
 
 STEPS = 4 * BATCH

@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from imel import IMeL
-from imel.checkpoints import checkpoint
 from imel.cli.main import main
 from imel.errors import ImelError
 from imel.policies import Policy
-from small import small_model
+from small import read_checkpoint, small_model
 
 SUFFIXES = (".safetensors", ".zip", ".pkl", ".pt", ".pth", ".npz", ".json", "")
 
@@ -40,7 +39,7 @@ def torch_file(path: Path, canary: Canary) -> None:
 
 
 LOADERS: dict[str, Callable[[Path], Any]] = {
-    "checkpoint.read": checkpoint.read,
+    "read_checkpoint": read_checkpoint,
     "IMeL.load": IMeL.load,
     "IMeL.resume": lambda path: IMeL.resume(path, "Pendulum-v1"),
     "set_parameters": lambda path: small_model().set_parameters(str(path)),

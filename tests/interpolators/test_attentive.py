@@ -18,7 +18,7 @@ class TestAttentive(LearnerContract):
 
 
 def small() -> AttentiveNeuralProcess:
-    return AttentiveNeuralProcess(3, 2, AnpSettings((8,), 4, features=2)).double()
+    return AttentiveNeuralProcess(3, 2, AnpSettings(hidden=(8,), latent=4, features=2)).double()
 
 
 def test_attention_is_a_share_of_each_memory_but_not_the_answer() -> None:

@@ -6,13 +6,14 @@ import math
 
 import torch
 
-from imel.policies.paper.interpolator import effective_neighbours, mlp
+from imel.data.arithmetic import mlp
+from imel.policies.paper.interpolator import effective_neighbours
 from imel.policies.paper.nearest import NearestNeighbours, NearestSettings
 from samples import ragged_context
 
 
 def test_default_loss_is_the_squared_error_of_leave_one_out() -> None:
-    model, context = NearestNeighbours(3, 2, NearestSettings(3)), ragged_context()
+    model, context = NearestNeighbours(3, 2, NearestSettings(neighbours=3)), ragged_context()
     targets = context.rows(torch.arange(7))
     errors = model.leave_one_out(context, targets).mean - targets.values
     loss = model.loss(context, targets, torch.Generator())

@@ -29,7 +29,9 @@ class TestWithMeanPath(LearnerContract):
 
 
 def model_with(deterministic: Path = "none", min_value_std: float = 0.05) -> NeuralProcess:
-    options = NpSettings((8,), 4, min_value_std, deterministic)
+    options = NpSettings(
+        hidden=(8,), latent=4, min_value_std=min_value_std, deterministic=deterministic
+    )
     return NeuralProcess(3, 2, options).double()
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
+import safetensors.numpy
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
@@ -118,7 +118,9 @@ def prepare(
     def write_it() -> Path:
         manifest = json.dumps({**whole, "tensors_sha256": _digest(copies)}, sort_keys=True)
         metadata = {"manifest": manifest, "manifest_sha256": _sha256(manifest.encode())}
-        write_atomically(target, safetensors.torch.save(copies, metadata))
+        # Not the writer for torch, which keeps a ctypes type for each size that it ever met
+        arrays = {name: tensor.numpy() for name, tensor in copies.items()}
+        write_atomically(target, safetensors.numpy.save(arrays, metadata))
         return target
 
     return write_it

@@ -75,10 +75,10 @@ def check_sizes(model: IMeL, file: Checkpoint) -> None:
     found = file.under("policy")
     with torch.device("meta"), checkpoint.building(file.path):  # which holds nothing
         spaces = model.observation_space, model.action_space
-        policy = model.policy_class(*spaces, model.settings)  # type: ignore[arg-type]
+        policy = model.policy_class(*spaces, model.settings)
         shapes = {
-            "policy": policy.shapes_for(found),  # type: ignore[attr-defined]
-            "critic": Critic(policy.state_dim, model.settings.critic_hidden).state_dict(),  # type: ignore[attr-defined]
+            "policy": policy.shapes_for(found),
+            "critic": Critic(policy.state_dim, model.settings.critic_hidden).state_dict(),
         }
     for part, expected in shapes.items():
         check_tensors(expected, file.under(part), part, file.path, f"{part}/")

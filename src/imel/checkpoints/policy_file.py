@@ -37,7 +37,7 @@ def load_policy(cls: type[P], source: Source, device: torch.device | str) -> P:
     name = file.document["policy"]
     policy_class = cls if registry.name_of(cls) == name else policy_class_of(file)
     if not issubclass(policy_class, cls):
-        raise CheckpointError(f"{file.path} holds a {name}, not a {cls.__name__}")
+        raise CheckpointError(f"{file.path} holds a {policy_class.__name__}, not a {cls.__name__}")
     spaces = spaces_from_tensors(file.tensors, file.path)
     state = file.under("policy")
     # On the device that holds nothing first: what a file claims about sizes is not believed

@@ -57,7 +57,7 @@ class Policy(BasePolicy):
     :param changes: settings that are to differ from those
     """
 
-    Settings: ClassVar[type[Any]] = declared.Settings
+    Settings: ClassVar[type[declared.Settings]] = declared.Settings
     """The settings of IMeL that this policy uses, with its defaults."""
     name: ClassVar[str] = ""
     """What commands and files call a registered policy."""
@@ -271,14 +271,14 @@ class Policy(BasePolicy):
 
     # --- files ---
 
-    def save(self, path: str | os.PathLike[str]) -> None:  # type: ignore[override]
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the policy to a checkpoint file, without pickle."""
         from imel.checkpoints.policy_file import save_policy
 
         save_policy(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:  # type: ignore[override]
+    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:
         """Read a policy from a checkpoint of a policy or of a whole model."""
         from imel.checkpoints.policy_file import load_policy
 

@@ -20,7 +20,7 @@ from imel.errors import SettingsError
 from imel.policies.base import Policy
 from imel.policies.paper.interpolator import Conditioned, Interpolator
 from imel.policies.paper.paper_update import PaperUpdate
-from imel.settings import Ends, Multiple, Range, setting
+from imel.settings import Ends, Multiple, Range, Settings, setting
 
 if TYPE_CHECKING:
     from imel.explain import Explanation
@@ -33,7 +33,7 @@ LeaveOut = Literal["sampled", "each-episode"]
 
 
 @dataclass(frozen=True)
-class PaperSettings(Policy.Settings):
+class PaperSettings(Settings):
     """Settings of every policy of the paper's family, with their readings (paper notes)."""
 
     memory_size: int = setting(2048, low=2, high=2**40, search=Multiple(1, 8, "rollout_size"))

@@ -25,6 +25,7 @@ from imel.policies.ridge.ledger import Lessons
 from imel.policies.ridge.ridge_update import RidgeUpdate
 from imel.registry import register
 from imel.settings import Choice, Range, setting
+from imel.settings import Settings as CommonSettings
 
 if TYPE_CHECKING:
     from imel.explain.by_lessons import LessonExplanation
@@ -49,7 +50,7 @@ class RidgePolicy(Policy):
     """
 
     @dataclass(frozen=True)
-    class Settings(Policy.Settings):
+    class Settings(CommonSettings):
         """Settings of `RidgePolicy`."""
 
         gamma: float = setting(0.995, high=1.0, search=Choice(0.95, 0.98, 0.99, 0.995, 0.999))
