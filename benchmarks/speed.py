@@ -87,7 +87,7 @@ def time_learning(task: str, algorithm: str, steps: int) -> Seconds:
     """Return the seconds of learning once the memory, if any, is full."""
     settings = settings_of(algorithm, task)
     base = VARIANTS.get(algorithm, (algorithm,))[0]
-    model = find_algorithm(base).make(find_task(task), settings, seed=0)
+    model = find_algorithm(base).make(find_task(task), settings, 0)
     model.learn(settings.get("memory_size", 0) + WARM_UP)
     env = model.get_env()
     assert env is not None

@@ -112,7 +112,7 @@ def test_published_settings_make_a_baseline_on_every_task(
 ) -> None:
     baseline, task = find_algorithm(algorithm), find_task(name)
     settings = baseline.settings(task, {})
-    model = baseline.make(task, json.loads(json.dumps(settings)), seed=0)
+    model = baseline.make(task, json.loads(json.dumps(settings)), 0)
     assert type(model).__name__ == algorithm.upper()
     assert model.gamma == settings.get("gamma", 0.99)  # type: ignore[attr-defined]
     env = model.get_env()

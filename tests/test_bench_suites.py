@@ -79,7 +79,7 @@ def test_ppo_has_the_policy_and_the_schedules_of_the_zoo(
     task: str, policy: str, rate: float
 ) -> None:
     ppo = find_algorithm("ppo")
-    model = ppo.make(find_task(task), ppo.settings(find_task(task), {}), seed=0)
+    model = ppo.make(find_task(task), ppo.settings(find_task(task), {}), 0)
     assert type(model.policy).__name__ == policy
     assert model.lr_schedule(0.5) == pytest.approx(rate)  # half of the run is left
 
@@ -96,7 +96,7 @@ def test_plain_trpo_is_trpo_without_normalisation_and_takes_no_overrides() -> No
     task, plain = find_task("halfcheetah"), find_algorithm("trpo-plain")
     settings = plain.settings(task, {})
     assert settings == find_algorithm("trpo").settings(task, {}) | {"normalise": False}
-    assert not isinstance(plain.make(task, settings, seed=0).get_env(), VecNormalize)
+    assert not isinstance(plain.make(task, settings, 0).get_env(), VecNormalize)
     with pytest.raises(ImelError, match="only IMeL's own algorithms take settings"):
         grid(["hopper"], ["trpo-plain"], [0], None, {"n_envs": 2})
 
@@ -115,12 +115,12 @@ def test_chance_is_evaluated_and_not_trained() -> None:
 
 
 def test_actions_of_chance_fill_the_action_space_for_every_copy() -> None:
-    model = find_algorithm("random").make(find_task("Pendulum-v1"), {}, seed=0)
+    model = find_algorithm("random").make(find_task("Pendulum-v1"), {}, 0)
     actions, _ = model.predict(np.zeros((4000, 3)), deterministic=True)
     assert actions.shape == (4000, 1)
     assert np.abs(actions).max() <= 2.0
     np.testing.assert_allclose(np.quantile(actions, [0.25, 0.5, 0.75]), [-1, 0, 1], atol=0.1)
-    model = find_algorithm("random").make(find_task("sensors"), {}, seed=0)
+    model = find_algorithm("random").make(find_task("sensors"), {}, 0)
     env = find_task("sensors").make_vector(3, seed=0)
     actions, _ = model.predict(env.reset())  # type: ignore[arg-type]
     assert actions.shape == (3, 2)
