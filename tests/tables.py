@@ -24,10 +24,10 @@ from imel.bench.tasks import SPACE_TASKS
 from imel.errors import SpaceError
 from imel.policies import PaperPolicy, Policy, RidgePolicy
 from imel.registry import policies
+from imel.report.labels import algorithm_name, short_steps, task_title
 from imel.report.markdown import against_table, mean_cell, scores_table
-from imel.report.names import algorithm_name, short_steps, task_title
 from imel.report.results import Results, TaskResults, gather
-from imel.report.scores import MEASURES, scales
+from imel.report.scores import MEASURES, scores_of
 from imel.settings import Choice, Search, field_docs
 from pages import PAGES, ROOT
 from small import POLICIES
@@ -146,8 +146,8 @@ def _results(store: str, compared: list[str]) -> str:
 def _scores(store: str, others: list[str]) -> str:
     """Return scores over all tasks and failed runs, beside the first of the others as the unit."""
     results = _gathered(store)
-    measures = [scales(results, others[0], measure)[0] for measure in MEASURES]
-    return "\n".join(scores_table(results, measures, results.algorithms, others))
+    measures = [scores_of(results, others[0], measure)[0] for measure in MEASURES]
+    return "\n".join(scores_table(results, measures, results.labels, others))
 
 
 def _probe(name: str) -> str:
