@@ -5,10 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
-import os
 import re
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -195,27 +192,19 @@ def test_a_failed_trial_counts_and_the_search_goes_on(tmp_path: Path) -> None:
 
 def test_trials_running_at_a_kill_are_failed_and_not_counted(tmp_path: Path) -> None:
     with opened(tmp_path, PROBLEM, seed=0) as (study, _):
+        assert ask(study).params == PROBLEM.default
         study.tell(ask(study), 1.0)
-        drawn = ask(study).params
-        ask(study)  # and the process is killed
-    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
-        states = [trial.state for trial in study.trials]
-        assert states == [TrialState.COMPLETE, TrialState.FAIL, TrialState.FAIL]
-        assert [trial.number for trial in counted(study)] == [0]
-        search(study, PROBLEM, ScriptedPool(gamma), Heard(), 3)
-        assert [trial.number for trial in counted(study)] == [0, 3, 4]
-        assert drawn not in [trial.params for trial in counted(study)]
-    with opened(tmp_path, PROBLEM, seed=0) as (study, _):
-        pool = ScriptedPool(gamma)
-        search(study, PROBLEM, pool, Heard(), 3)
-        assert pool.started == []
-
-
-def test_the_default_settings_are_tried_again_if_their_trial_was_killed(tmp_path: Path) -> None:
-    for _ in range(2):
+        drawn = ask(study).params  # and the process is killed
+    pool = ScriptedPool(gamma)
+    for _ in range(2):  # at the second time nothing is left to do
         with opened(tmp_path, PROBLEM, seed=0) as (study, _):
-            assert ask(study).params == PROBLEM.default
-            assert ask(study).params != PROBLEM.default
+            states = [trial.state for trial in study.trials[:3]]
+            assert states == [TrialState.FAIL, TrialState.COMPLETE, TrialState.FAIL]
+            search(study, PROBLEM, pool, Heard(), 3)
+            assert [trial.number for trial in counted(study)] == [1, 3, 4]
+            assert study.trials[3].params == PROBLEM.default
+            assert study.trials[4].params not in (drawn, study.trials[1].params)
+    assert len(pool.started) == 4
 
 
 def test_a_journal_cut_in_the_middle_of_a_line_loses_that_line_only(tmp_path: Path) -> None:
@@ -249,23 +238,19 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(content: str, tmp_path: 
 # --- a study of several processes ---
 
 
-def work_on(folder: Path, trials: int, start: Event, done: Connection) -> None:
+def work_on(folder: Path, start: Event, done: Connection) -> None:
     """Search with an own pool, slowly enough for processes to overlap; say who was last."""
     start.wait()
-
-    def slow(run: Run) -> float:
-        time.sleep(0.05)
-        return gamma(run)
-
+    pool = ScriptedPool(lambda run: time.sleep(0.05) or gamma(run))
     with opened(folder, PROBLEM, seed=0) as (study, last):
-        search(study, PROBLEM, ScriptedPool(slow), Heard(), trials)
+        search(study, PROBLEM, pool, Heard(), 12)
         done.send(last())
 
 
 def test_processes_share_a_study_and_one_of_them_is_the_last(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")  # a fork may copy a lock that is held
     start, (ours, theirs) = context.Event(), context.Pipe(duplex=False)
-    work = (tmp_path, 12, start, theirs)
+    work = (tmp_path, start, theirs)
     workers = [context.Process(target=work_on, args=work) for _ in range(2)]
     for worker in workers:
         worker.start()
@@ -341,25 +326,19 @@ def test_a_comparison_is_of_seeds_nobody_searched_on() -> None:
     assert said.endswith(f"P(better) = {15.5 / 16:.2f}")
 
 
-@pytest.mark.parametrize(
-    "best", [[1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 3.0, 9.0], [9.0]], ids=["equal", "unsure", "single"]
-)
+@pytest.mark.parametrize("best", [[1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 3.0, 9.0], [9.0]])
 def test_settings_are_not_called_better_without_evidence(best: list[float]) -> None:
     lines, better = comparison(best, [1.0, 2.0, 3.0, 4.0][: len(best)])
     assert not better
     assert lines[-1] == "not shown to be better than the default ones"
 
 
-def command(*words: str) -> list[str]:
-    fixed = ("--policy", "regressor", "--steps", "256", "--seeds", "0")
-    return ["tune", "Pendulum-v1", *fixed, *words]
-
-
 def test_the_best_settings_are_written_as_a_config_that_train_takes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study = tmp_path / "study"
-    words = command("--trials", "2", "--confirm-seeds", "1", "--jobs", "2", "--study", str(study))
+    words = ["tune", "Pendulum-v1", "--policy", "regressor", "--steps", "256", "--seeds", "0"]
+    words += ["--trials", "2", "--confirm-seeds", "1", "--jobs", "2", "--study", str(study)]
     words += ["--set", "n_envs=2", "rollout_size=64", "gradient_steps=1"]
     assert main(words) == 0
     output = capsys.readouterr().out
@@ -367,13 +346,11 @@ def test_the_best_settings_are_written_as_a_config_that_train_takes(
     assert "best: trial" in output
     for name in ("history.png", "importance.png"):
         assert imread(study / name).std() > 0.05  # not an empty picture
-    rows = Store(study / "confirmation").rows()
-    best = json.loads((study / "best.json").read_text())
     assert "use it" not in output  # of a single seed nothing follows
     if "no better settings" not in output:
+        rows = Store(study / "confirmation").rows()
         assert [row["seed"] for row in rows if row["final"]] == [1000, 1000]
         assert "on 1 new seeds the best settings return" in output
-        assert best["gamma"] in [row["settings"]["gamma"] for row in rows]
 
     # The same command has nothing left to do, and says the same
     assert main(words) == 0
@@ -385,10 +362,10 @@ def test_the_best_settings_are_written_as_a_config_that_train_takes(
     config = ("--config", str(study / "best.json"), "--run-dir", str(run))
     assert main(["train", *config, "--eval-episodes", "1"]) == 0
     trained = json.loads((run / "config.json").read_text())
+    best = json.loads((study / "best.json").read_text())
     assert {name: trained[name] for name in best} == best
-    chosen = {"env": "Pendulum-v1", "policy": "regressor", "total_timesteps": 256}
-    chosen |= {"n_envs": 2, "rollout_size": 64, "gradient_steps": 1}
-    assert {name: best[name] for name in chosen} == chosen
+    chosen = {"env": "Pendulum-v1", "policy": "regressor", "total_timesteps": 256, "n_envs": 2}
+    assert chosen.items() <= best.items()
 
 
 @pytest.mark.parametrize(
@@ -418,32 +395,6 @@ def test_a_wrong_command_is_refused_in_one_line_and_nothing_is_written(
     assert complaint in error
     assert error.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.slow
-def test_a_killed_command_goes_on_where_it_was(tmp_path: Path) -> None:
-    study = tmp_path / "study"
-    words = command("--trials", "4", "--confirm-seeds", "0", "--jobs", "1", "--study", str(study))
-    code = "import sys; from imel.cli.main import main; sys.exit(main())"
-
-    def start() -> subprocess.Popen[str]:
-        argv = [sys.executable, "-c", code, *words]
-        return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
-
-    process = start()
-    assert process.stdout is not None
-    while "[2/4]" not in process.stdout.readline():
-        assert process.poll() is None
-    time.sleep(0.5)  # the third trial is under way
-    os.kill(process.pid, signal.SIGKILL)
-    process.communicate()
-    output, _ = start().communicate()
-    assert "2 of 4 trials to do" in output
-    assert "[4/4]" in output
-    problem = Problem("Pendulum-v1", "regressor", 256, (0,), {})
-    with opened(study, problem, seed=0) as (reopened, _):
-        assert len(counted(reopened)) == 4
-        assert reopened.trials[2].state is TrialState.FAIL
 
 
 def test_a_run_that_is_stopped_is_heard_of_no_more_and_makes_room() -> None:
