@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import runpy
 import subprocess
 import sys
@@ -24,7 +22,6 @@ from stable_baselines3.common.utils import ConstantSchedule
 
 from imel import IMeL, zoo
 from imel.bench.tasks import TASKS
-from imel.policies.paper.paper_policy import FitSettings
 from imel.settings import parse_schedule
 from imel.zoo import HYPERPARAMETERS, __main__
 from small import FITTED, POLICIES, differing, points, small_model, tensors_of
@@ -33,24 +30,6 @@ ENV = "Pendulum-v1"
 STEPS = 1600
 WHAT = ("--algo", "imel", "--env", ENV)
 TINY = ("rollout_size:400", "memory_size:800", "critic_epochs:1")
-
-# Several scripts in one process, for it is the imports that take long; a figure that would be
-# shown is written down as numbers
-SCRIPT = """
-import json, sys
-from pathlib import Path
-import matplotlib.pyplot as plt
-from imel.zoo.__main__ import run
-
-def show():
-    lines = [line.get_xydata().tolist() for axes in plt.gcf().axes for line in axes.lines]
-    Path("lines.json").write_text(json.dumps(lines))
-
-plt.show = show
-for words in json.loads(sys.argv[1]):
-    print("script:", words[0])
-    run(*words)
-"""
 
 
 def python(*words: str, cwd: Path) -> str:
@@ -64,36 +43,16 @@ def python(*words: str, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The zoo's log folder after a small training from the command line."""
-    folder = tmp_path_factory.mktemp("zoo")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The zoo's folder of a small training from the command line."""
+    cwd = tmp_path_factory.mktemp("zoo")
     python(
         *("-m", "imel.zoo", "train", *WHAT, "--seed", "3", "-n", str(STEPS), "--verbose", "0"),
         *("--eval-freq", "800", "--eval-episodes", "2", "--save-freq", "800"),
         *("-params", *TINY),
-        cwd=folder,
+        cwd=cwd,
     )
-    return folder / "logs"
-
-
-@pytest.fixture(scope="module")
-def printed(logs: Path) -> dict[str, str]:
-    """What the other scripts print about that training, by their names."""
-    scripts = [
-        ["enjoy", *WHAT, "-f", "logs", "--no-render", "-n", "200", "--seed", "5"],
-        ["plot_train", "-a", "imel", "-e", ENV, "-f", "logs", "-w", "1"],
-        ["all_plots", "-a", "imel", "-e", ENV, "-f", "logs", "--no-display"],
-        ["train", *WHAT, "-i", f"logs/imel/{ENV}_1/{ENV}.zip", "-f", "more", "--eval-freq", "-1"],
-    ]
-    scripts[-1] += ["-n", "400", "-params", "trust_region:0.3", *TINY]
-    output = python("-c", SCRIPT, json.dumps(scripts), cwd=logs.parent)
-    parts = re.split(r"^script: (\w+)\n", output, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-@pytest.fixture
-def folder(logs: Path) -> Path:
-    return logs / "imel" / f"{ENV}_1"
+    return cwd / "logs" / "imel" / f"{ENV}_1"
 
 
 def test_the_zoo_trains_and_saves_a_model_as_the_file_says(folder: Path) -> None:
@@ -107,32 +66,29 @@ def test_the_zoo_trains_and_saves_a_model_as_the_file_says(folder: Path) -> None
         assert (folder / f"{name}.zip").resolve() == (folder / f"{name}.safetensors").resolve()
 
 
-def test_enjoy_plays_the_saved_model(folder: Path, printed: dict[str, str]) -> None:
+def test_the_saved_model_is_played_plotted_and_trained_on(folder: Path) -> None:
+    saved = f"logs/imel/{ENV}_1/{ENV}.zip"
+    scripts = [
+        ["enjoy", *WHAT, "-f", "logs", "--no-render", "-n", "200", "--seed", "5"],
+        ["plot_train", "-a", "imel", "-e", ENV, "-f", "logs", "-w", "1"],
+        ["all_plots", "-a", "imel", "-e", ENV, "-f", "logs", "--no-display"],
+        ["train", *WHAT, "-i", saved, "-f", "more", "--eval-freq", "-1", "-n", "400", "-params"],
+    ]
+    scripts[-1] += ["trust_region:0.3", *TINY]
+    # All in one process, for it is the imports that take long
+    code = f"from imel.zoo.__main__ import run\nfor words in {scripts}: run(*words)"
+    cwd = folder.parent.parent.parent
+    printed, model = python("-c", code, cwd=cwd), IMeL.load(cwd / saved)
+
     env = make_vec_env(ENV, seed=5)
-    (total,), _ = evaluate_policy(
-        IMeL.load(folder / f"{ENV}.zip"), env, 1, return_episode_rewards=True
-    )
-    assert f"Episode Reward: {total:.2f}\n" in printed["enjoy"]
-
-
-def test_the_plots_are_of_every_episode_and_the_last_evaluation(
-    logs: Path, folder: Path, printed: dict[str, str]
-) -> None:
-    (line,) = json.loads((logs.parent / "lines.json").read_text())
-    episodes = load_results(str(folder))
-    np.testing.assert_allclose(line, np.c_[episodes.l.cumsum(), episodes.r])
+    (total,), _ = evaluate_policy(model, env, 1, return_episode_rewards=True)
+    assert f"Episode Reward: {total:.2f}\n" in printed
     last = np.load(folder / "evaluations.npz")["results"][-1].mean()
-    assert f"|{ENV} |{last:.0f} +/- 0|" in printed["all_plots"]
-
-
-def test_training_goes_on_from_a_saved_model(
-    logs: Path, folder: Path, printed: dict[str, str]
-) -> None:
-    before = IMeL.load(folder / f"{ENV}.zip")
-    after = IMeL.load(logs.parent / "more" / "imel" / f"{ENV}_1" / f"{ENV}.zip")
-    assert "Loading pretrained agent" in printed["train"]
-    assert after.iteration == before.iteration + 1
-    assert after.policy.normaliser.count == before.policy.normaliser.count + 400
+    assert f"|{ENV} |{last:.0f} +/- 0|" in printed
+    assert "Loading pretrained agent" in printed
+    after = IMeL.load(cwd / "more" / "imel" / f"{ENV}_1" / f"{ENV}.zip")
+    assert after.iteration == model.iteration + 1
+    assert after.policy.normaliser.count == model.policy.normaliser.count + 400
     assert after.settings.as_json()["trust_region"] == 0.3
 
 
@@ -164,20 +120,18 @@ def zoo_model(**arguments: Any) -> zoo.IMeL:
     return zoo.IMeL("MkiPolicy", points(), seed=0, **{**FITTED, **arguments})
 
 
-def rate_of(model: IMeL) -> float | str:
-    assert isinstance(model.settings, FitSettings)
-    return model.settings.learning_rate
+def rate_of(model: IMeL) -> Any:
+    return model.settings.as_json()["learning_rate"]
 
 
-@pytest.mark.parametrize(
-    ("given", "rates"), [(ConstantSchedule, [2e-3] * 3), (SimpleLinearSchedule, [2e-3, 1e-3, 0.0])]
-)
-def test_the_zoos_schedules_become_plain_data(
-    given: type[Any], rates: list[float], tmp_path: Path
-) -> None:
-    zoo_model(learning_rate=given(2e-3)).save(tmp_path / "model")
-    schedule = parse_schedule("learning_rate", rate_of(IMeL.load(tmp_path / "model")))
-    assert [schedule(left) for left in (1.0, 0.5, 0.0)] == pytest.approx(rates, abs=1e-8)
+def test_the_zoos_schedules_become_plain_data(tmp_path: Path) -> None:
+    for given, expected in (
+        (ConstantSchedule, [2e-3] * 3),
+        (SimpleLinearSchedule, [2e-3, 1e-3, 0]),
+    ):
+        zoo_model(learning_rate=given(2e-3)).save(tmp_path / "model")
+        schedule = parse_schedule("learning_rate", rate_of(IMeL.load(tmp_path / "model")))
+        assert [schedule(left) for left in (1.0, 0.5, 0.0)] == pytest.approx(expected, abs=1e-8)
 
 
 def test_a_model_saved_again_keeps_its_second_name(tmp_path: Path) -> None:
