@@ -20,13 +20,8 @@ def discounted_returns(
     rewards: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor, gamma: float
 ) -> Tensor:
     """q_t = r_t + gamma q_{t+1}, bootstrapped with the next value where a trajectory is cut."""
-    beyond = next_values * ~terminated  # [T, E]
-    returns = torch.empty_like(rewards)
-    future = beyond[-1]
-    for t in reversed(range(rewards.shape[0])):
-        future = rewards[t] + gamma * torch.where(ended[t], beyond[t], future)
-        returns[t] = future
-    return returns
+    beyond = gamma * next_values * (ended & ~terminated)  # [T, E]
+    return _accumulated(rewards + beyond, gamma * ~ended)
 
 
 def generalised_advantages(
@@ -43,13 +38,16 @@ def generalised_advantages(
     delta_t = r_t + gamma V(s_{t+1}) - V(s_t), with V(s_{t+1}) = 0 after a termination.
     """
     deltas = rewards + gamma * next_values * ~terminated - values
-    decay = gamma * gae_lambda * ~ended  # [T, E]
-    advantages = torch.empty_like(rewards)
-    trace = torch.zeros_like(rewards[0])
-    for t in reversed(range(rewards.shape[0])):
-        trace = deltas[t] + decay[t] * trace
-        advantages[t] = trace
-    return advantages
+    return _accumulated(deltas, gamma * gae_lambda * ~ended)
+
+
+def _accumulated(terms: Tensor, decays: Tensor) -> Tensor:
+    """Return x_t = term_t + decay_t x_{t+1}, from the last one back."""  # [T, E]
+    sums, ahead = torch.empty_like(terms), torch.zeros_like(terms[0])
+    for t in reversed(range(terms.shape[0])):
+        ahead = terms[t] + decays[t] * ahead
+        sums[t] = ahead
+    return sums
 
 
 def estimate_advantages(

@@ -16,9 +16,8 @@ PRIOR = -1
 class Memory(nn.Module):
     """Fixed-capacity columns of experiences with their improved means.
 
-    It is a module so that it moves between devices, is copied and is saved with the policy it
-    belongs to. `means` and `improved_means` are kept apart: their difference is the improvement
-    each memory asks for.
+    A module, so that it moves, is copied and is saved with its policy. `means` and `improved_means`
+    are kept apart: their difference is the improvement each memory asks for.
     """
 
     states: Tensor  # [capacity, d_s] raw
@@ -38,20 +37,12 @@ class Memory(nn.Module):
 
     def __init__(self, capacity: int, state_dim: int, action_dim: int) -> None:
         super().__init__()
-        widths = {
-            "states": (state_dim,),
-            "next_states": (state_dim,),
-            "actions": (action_dim,),
-            "means": (action_dim,),
-            "behaviour_means": (action_dim,),
-            "improved_means": (action_dim,),
-            "stds": (action_dim,),
-            "rewards": (),
-            "advantages": (),
-            "terminated": (),
-        }
-        for name, width in widths.items():
-            self.register_buffer(name, torch.zeros(capacity, *width))
+        for name in ("states", "next_states"):
+            self.register_buffer(name, torch.zeros(capacity, state_dim))
+        for name in ("actions", "means", "behaviour_means", "improved_means", "stds"):
+            self.register_buffer(name, torch.zeros(capacity, action_dim))
+        for name in ("rewards", "advantages", "terminated"):
+            self.register_buffer(name, torch.zeros(capacity))
         for name in ("episodes", "steps", "iterations"):
             self.register_buffer(name, torch.zeros(capacity, dtype=torch.int64))
         self.register_buffer("_size", torch.zeros((), dtype=torch.int64))
@@ -71,8 +62,7 @@ class Memory(nn.Module):
 
     def column(self, name: str) -> Tensor:
         """Return the valid rows of a column, as a view."""
-        column = self.get_buffer(name)
-        return column[: len(self)]
+        return self.get_buffer(name)[: len(self)]
 
     @property
     def holds_prior(self) -> bool:
@@ -127,13 +117,8 @@ class Memory(nn.Module):
     def rollouts(self) -> list[tuple[int, slice]]:
         """Return the iteration and the rows of every rollout remembered, the oldest first."""
         iterations, counts = torch.unique_consecutive(self.column("iterations"), return_counts=True)
-        ends = counts.cumsum(0)
-        return [
-            (iteration, slice(end - count, end))
-            for iteration, count, end in zip(
-                iterations.tolist(), counts.tolist(), ends.tolist(), strict=True
-            )
-        ]
+        columns = zip(iterations.tolist(), counts.tolist(), counts.cumsum(0).tolist(), strict=True)
+        return [(iteration, slice(end - count, end)) for iteration, count, end in columns]
 
     def in_time(self) -> tuple[Tensor, Tensor]:
         """Return the order of rows by episode and step, and where the next row follows in time."""

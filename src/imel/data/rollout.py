@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,23 +80,20 @@ def collect(
     return roll_out(env, observations, actor, noise, clock, on_step)
 
 
+Collect = Callable[
+    [VecEnv, Any, Actor, int, EpisodeClock, torch.Generator, OnStep], tuple[Rollout | None, Any]
+]
+
+
 class Sampler(Protocol):
     """Where experience is gathered, if not in this process alone."""
 
     def make_environments(self, env_id: str, n_envs: int) -> VecEnv:
         """Copies of an environment."""
 
-    def collect(
-        self,
-        env: VecEnv,
-        observations: Any,
-        actor: Actor,
-        n_steps: int,
-        clock: EpisodeClock,
-        generator: torch.Generator,
-        on_step: OnStep,
-    ) -> tuple[Rollout | None, Any]:
-        """As `collect`, in environments that it has made."""
+    @property
+    def collect(self) -> Collect:
+        """As the function, in environments that it has made."""
 
 
 class Steppable(Protocol):
@@ -115,8 +113,9 @@ def draw_noise(
     clock: EpisodeClock,
     generator: torch.Generator,
 ) -> Tensor:
-    """The noise of a rollout that starts from these observations, which must be numbers."""
-    _require_numbers(actor.observe(observations), np.zeros(env.num_envs), clock)
+    """Draw the noise of a rollout that starts from these observations, which must be numbers."""
+    observed = actor.observe(observations)
+    _require_numbers("observation", observed, (env.num_envs, observed.shape[1]), clock)
     return actor.distribution.noise((n_steps, env.num_envs), generator)
 
 
@@ -129,17 +128,18 @@ def roll_out(
     on_step: OnStep,
 ) -> tuple[Rollout | None, Any]:
     """`collect` with its noise drawn, one row of it for each step."""  # noise [T, E, d_a]
-    n_steps = noise.shape[0]
     observed = actor.observe(observations)  # [E, d_s]
-    columns = _Columns(n_steps, env.num_envs, observed.shape[1], noise.shape[2])
+    shape, width = observed.shape, observed.shape[1]
+    rollout = _empty_rollout(len(noise), env.num_envs, width, noise.shape[2])
+    # As arrays, for one step is too little work for torch
+    at = SimpleNamespace(**{name: column.numpy() for name, column in vars(rollout).items()})
     drawn, distribution = noise.numpy(), actor.distribution
-    states = torch.from_numpy(columns.states)
-    for t in range(n_steps):
-        columns.states[t] = observed
-        means, stds = (column.numpy(force=True) for column in actor.act(states[t]))  # l. 5
-        columns.means[t], columns.stds[t] = means, stds
+    for t in range(len(noise)):
+        at.states[t] = observed
+        means, stds = (column.numpy(force=True) for column in actor.act(rollout.states[t]))  # l. 5
+        at.means[t], at.stds[t] = means, stds
         actions = distribution.sample(means, stds, drawn[t])  # l. 6: a ~ N(mu, sigma)
-        columns.actions[t] = actions
+        at.actions[t] = actions
         try:
             stepped = env.step(actor.to_environment(actions))
         except (EnvironmentFaultError, KeyboardInterrupt):
@@ -150,88 +150,68 @@ def roll_out(
         with np.errstate(over="ignore"):
             observed, rewards = actor.observe(stepped[0]), np.asarray(stepped[1], dtype=np.float32)
         observations, _, dones, infos = stepped
-        _require_numbers(observed, rewards, clock)
-        columns.rewards[t], columns.next_states[t] = rewards, observed
+        _require_numbers("reward", rewards, shape[:1], clock)
+        _require_numbers("observation", observed, shape, clock)
+        at.rewards[t], at.next_states[t] = rewards, observed
         for i in np.flatnonzero(dones):  # the vector env has moved on to a new episode
-            columns.next_states[t, i] = _last_seen(actor, infos[i], int(i), clock)
+            last = actor.observe(infos[i]["terminal_observation"])
+            _require_numbers("last observation", last, (1, width), clock, int(i))
+            at.next_states[t, i] = last[0]
             cut = bool(infos[i].get("TimeLimit.truncated", False))
-            columns.truncated[t, i], columns.terminated[t, i] = cut, not cut
-        columns.episodes[t], columns.steps[t] = clock.episodes, clock.steps
+            at.truncated[t, i], at.terminated[t, i] = cut, not cut
+        at.episodes[t], at.steps[t] = clock.episodes, clock.steps
         clock.tick(dones)
         if not on_step(locals()):
             return None, observations
-    return columns.rollout(), observations  # l. 7
+    return rollout, observations  # l. 7
 
 
-class _Columns:
-    """The rollout's preallocated columns: arrays, for one step is too little work for torch."""
-
-    def __init__(self, n_steps: int, n_envs: int, state_dim: int, action_dim: int) -> None:
-        shape, single = (n_steps, n_envs), np.float32
-        self.states = np.empty((*shape, state_dim), single)
-        self.actions = np.empty((*shape, action_dim), single)
-        self.means = np.empty((*shape, action_dim), single)
-        self.stds = np.empty((*shape, action_dim), single)
-        self.rewards = np.empty(shape, single)
-        self.next_states = np.empty((*shape, state_dim), single)
-        self.terminated = np.zeros(shape, np.bool_)
-        self.truncated = np.zeros(shape, np.bool_)
-        self.episodes = np.empty(shape, np.int64)
-        self.steps = np.empty(shape, np.int64)
-
-    def rollout(self) -> Rollout:
-        """The same memory as tensors."""
-        return Rollout(**{name: torch.from_numpy(column) for name, column in vars(self).items()})
+def _empty_rollout(n_steps: int, n_envs: int, state_dim: int, action_dim: int) -> Rollout:
+    """Return columns to be filled."""
+    shape = (n_steps, n_envs)
+    widths = dict.fromkeys(("states", "next_states"), state_dim)
+    widths |= dict.fromkeys(("actions", "means", "stds"), action_dim)
+    types = {"rewards": torch.float32, "terminated": torch.bool, "truncated": torch.bool}
+    types |= {"episodes": torch.int64, "steps": torch.int64}
+    vectors = {name: torch.zeros(*shape, width) for name, width in widths.items()}
+    return Rollout(
+        **vectors, **{name: torch.zeros(shape, dtype=kind) for name, kind in types.items()}
+    )
 
 
-def _usable(values: FloatArray) -> bool:
-    """Return whether all values are numbers whose sums over an episode are numbers as well."""
-    return bool((np.abs(values) <= LARGEST).all())
+def _require_numbers(
+    what: str,
+    values: FloatArray,
+    shape: tuple[int, ...],
+    clock: EpisodeClock,
+    environment: int | None = None,
+) -> None:
+    """Refuse values of another shape, or whose sums over an episode are no numbers.
 
-
-def _require_numbers(observed: FloatArray, rewards: FloatArray, clock: EpisodeClock) -> None:
-    count = len(clock.steps)
-    if len(observed) != count or rewards.shape != (count,):
-        raise EnvironmentFaultError(
-            f"{count} environments returned {len(observed)} observations and rewards of shape "
-            f"{rewards.shape} at step {clock.steps.max()} or before"
-        )
-    if _usable(rewards) and _usable(observed):
+    :param environment: the one that returned them; all if not given
+    """
+    usable = np.abs(values) <= LARGEST
+    if values.shape == shape and usable.all():
         return
-    for i, (observation, reward) in enumerate(zip(observed, rewards, strict=True)):
-        if not _usable(reward):
-            _refuse("reward", reward, i, clock)
-        if not _usable(observation):
-            _refuse("observation", observation, i, clock)
-
-
-def _last_seen(
-    actor: Actor, info: dict[str, Any], environment: int, clock: EpisodeClock
-) -> FloatArray:
-    """Return the observation in which an episode ended."""
-    last = actor.observe(info["terminal_observation"])
-    if len(last) != 1:
+    if values.shape != shape:
+        who = "the environments" if environment is None else f"environment {environment}"
         raise EnvironmentFaultError(
-            f"environment {environment} returned a last observation of the wrong shape at step "
-            f"{clock.steps[environment]} of episode {clock.episodes[environment]}",
+            f"{who} returned {what}s of shape {values.shape}, not {shape}, at step "
+            f"{clock.steps.max()} or before",
             environment,
         )
-    if not _usable(last):
-        _refuse("observation", last, environment, clock)
-    return np.asarray(last[0])
-
-
-def _refuse(what: str, values: FloatArray, environment: int, clock: EpisodeClock) -> None:
-    wrong = "too large" if np.isfinite(values).all() else "non-finite"
+    row = int(np.flatnonzero(~usable.reshape(len(values), -1).all(axis=1))[0])
+    place = row if environment is None else environment
+    wrong = "too large" if np.isfinite(values[row]).all() else "non-finite"
     raise NonFiniteError(
-        f"environment {environment} returned a {wrong} {what} {values} at step "
-        f"{clock.steps[environment]} of episode {clock.episodes[environment]}",
-        environment,
+        f"environment {place} returned a {wrong} {what} {values[row]} at step "
+        f"{clock.steps[place]} of episode {clock.episodes[place]}",
+        place,
     )
 
 
 def _raised(error: BaseException, env: Steppable, clock: EpisodeClock) -> EnvironmentFaultError:
-    """An exception of an environment that was not made here, so that it may not be known which."""
+    """Return the fault of an environment that was not made here: it may not be known which."""
     which = "environment 0" if env.num_envs == 1 else f"one of {env.num_envs} environments"
     return EnvironmentFaultError(
         f"{which} raised at step {clock.steps.max()} or before: {type(error).__name__}: {error}",

@@ -36,9 +36,9 @@ __all__ = [
 def explain(
     policy: Policy,
     observation: NDArray[Any],
-    without: Rows | None = None,
-    without_episodes: Rows | None = None,
-    without_lessons: Rows | None = None,
+    without: Rows = None,
+    without_episodes: Rows = None,
+    without_lessons: Rows = None,
     names: DimensionNames | None = None,
 ) -> Any:
     """Explain the policy's mean at an observation, or at each of several, which gives a list.
@@ -63,12 +63,7 @@ def explain(
     return explained[0] if states.ndim == 1 else explained
 
 
-def policy_without(
-    policy: P,
-    rows: Rows | None = None,
-    episodes: Rows | None = None,
-    lessons: Rows | None = None,
-) -> P:
+def policy_without(policy: P, rows: Rows = None, episodes: Rows = None, lessons: Rows = None) -> P:
     """Return a copy of the policy that lacks some memories, or some lessons of a `RidgePolicy`.
 
     Learned weights, normaliser and sigma are those of before. It answers what this policy would do
@@ -89,17 +84,14 @@ def _checked(policy: Policy, observation: NDArray[Any]) -> NDArray[Any]:
     given = isinstance(observation, np.ndarray) and observation.shape[-1:] == (width,)
     if policy.features_extractor is not None and not given:
         try:
-            several = policy.obs_to_tensor(observation)[1]
+            observed, several = policy.observe(observation), policy.obs_to_tensor(observation)[1]
         except (ValueError, TypeError) as error:
             raise ImelError(f"the policy cannot observe this: {error}") from None
-        observed = policy.observe(observation)
         return observed if several else observed[0]
     states = np.asarray(observation, dtype=np.float32)
-    if states.ndim not in (1, 2) or states.shape[-1] != width:
+    if states.ndim not in (1, 2) or states.shape[-1] != width or not np.isfinite(states).all():
         raise ImelError(
-            f"observations of shape ({width},) are explained, or several as (T, {width}), "
-            f"not {states.shape}"
+            f"finite observations of shape ({width},) are explained, or several as (T, {width}), "
+            f"not {states if states.size <= width else states.shape}"
         )
-    if not np.isfinite(states).all():
-        raise ImelError("the observation is not finite")
     return states

@@ -25,19 +25,17 @@ _COMPARED = 64
 """States at most with which the kept states of lessons are compared."""
 
 
-def without_memories(policy: P, rows: Rows | None = None, episodes: Rows | None = None) -> P:
+def without_memories(policy: P, rows: Rows = None, episodes: Rows = None) -> P:
     """Return a copy of the policy that lacks some rows of the memory, or those of some episodes."""
     left_out = torch.as_tensor(np.flatnonzero(chosen_rows(policy, rows, episodes)))
     memory = copy.deepcopy(policy.memory)
     memory.forget_rows(left_out)
-    # The copy has the smaller memory, and nothing that was computed from the whole of it
-    return copy.deepcopy(policy, {id(policy.memory): memory, id(policy.cache): {}})
+    return copy.deepcopy(policy, {id(policy.memory): memory})
 
 
 def without_lessons(policy: R, lessons: Rows) -> R:
     """Return a copy of the policy from whose coefficients some lessons are subtracted."""
-    reduced = copy.deepcopy(policy, {id(policy.cache): {}})
-    episodes = np.asarray(lessons)
+    reduced, episodes = copy.deepcopy(policy), np.asarray([] if lessons is None else lessons)
     if not episodes.size:
         return reduced
     if episodes.ndim != 1 or not np.issubdtype(episodes.dtype, np.integer):
@@ -53,29 +51,24 @@ def without_lessons(policy: R, lessons: Rows) -> R:
     return reduced
 
 
-def chosen_rows(
-    policy: Policy, rows: Rows | None = None, episodes: Rows | None = None
-) -> NDArray[np.bool_]:
+def chosen_rows(policy: Policy, rows: Rows = None, episodes: Rows = None) -> NDArray[np.bool_]:
     """Return a mask over the memory of what is to be left out; something has to remain."""
     remembered = policy.memory.column("episodes").cpu().numpy()
     if not len(remembered):
         raise ImelError("the policy remembers nothing yet: it has not been trained")
     mask = np.zeros(len(remembered), dtype=bool)
-    if rows is not None and len(rows):
-        try:
+    try:
+        if rows is not None and len(rows):
             mask[np.asarray(rows)] = True
-        except IndexError as error:
-            raise ImelError(
-                f"memories are left out by their rows, 0 to {len(mask) - 1}, or by a mask over "
-                f"{len(mask)} memories: {error}"
-            ) from None
+    except IndexError as error:
+        raise ImelError(
+            f"memories are left out by their rows, 0 to {len(mask) - 1}, or by a mask over "
+            f"{len(mask)} memories: {error}"
+        ) from None
     if episodes is not None:
-        unknown = np.setdiff1d(np.asarray(episodes), remembered)
-        if len(unknown):
-            raise ImelError(
-                f"no memory of episode {unknown[0]}; remembered are {len(np.unique(remembered))} "
-                f"episodes from {remembered.min()} to {remembered.max()}"
-            )
+        for unknown in np.setdiff1d(np.asarray(episodes), remembered):
+            said = f"remembered are some from {remembered.min()} to {remembered.max()}"
+            raise ImelError(f"no memory of episode {unknown}; {said}")
         mask |= np.isin(remembered, np.asarray(episodes))
     if mask.all():
         raise ImelError("at least one memory has to be left")

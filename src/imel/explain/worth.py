@@ -78,9 +78,8 @@ def lesson_worth(policy: RidgePolicy, played: Sequence[PlayedEpisode], gamma: fl
     taught = policy.lessons.column("coefficients")  # [L, d_phi, d_a]
     products = np.empty((len(played), len(taught)))
     for half in range(2):
-        rows = torch.cat(features[1 - half :: 2]).double()
-        products_of_rows = rows.T @ torch.cat(returns[1 - half :: 2])
-        baseline = damped_inverse(rows.T @ rows, _BASELINE) @ products_of_rows
+        rows, sums = (torch.cat(parts[1 - half :: 2]).double() for parts in (features, returns))
+        baseline = damped_inverse(rows.T @ rows, _BASELINE) @ (rows.T @ sums)
         for i in range(half, len(played), 2):
             advantages = returns[i] - features[i].double() @ baseline
             gradient = _gradient(policy, features[i], played[i], advantages)

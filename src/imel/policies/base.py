@@ -43,8 +43,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Rows = Sequence[int] | Sequence[bool] | NDArray[Any]
+Rows = Sequence[int] | Sequence[bool] | NDArray[Any] | None
 """Places in the memory, or for each of them whether it is meant; or numbers of episodes."""
+
+
+class _Cache(dict[str, Any]):
+    """What was computed from a policy as it stands. A copy of the policy begins without it."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Cache:
+        return _Cache()
 
 
 class Policy(BasePolicy):
@@ -67,6 +74,8 @@ class Policy(BasePolicy):
     std: Tensor  # [d_a]
     lessons: Lessons | None
     """What each episode taught; None of a policy that is no sum of lessons."""
+    conditioned: Any = None
+    """What answers with the memories in place, of a policy that interpolates them."""
 
     def __init__(
         self,
@@ -77,46 +86,40 @@ class Policy(BasePolicy):
     ) -> None:
         check_spaces(observation_space, action_space)
         extractor = make_extractor(observation_space)
-        # squash_output: predictions in [-1, 1] are rescaled to the action space by the base class
-        squash_output = isinstance(action_space, spaces.Box)
         super().__init__(
             observation_space,
             action_space,
             features_extractor=extractor,
-            squash_output=squash_output,
+            # Predictions in [-1, 1] are rescaled to the action space by the base class
+            squash_output=isinstance(action_space, spaces.Box),
         )
         self.settings = self.make_settings(changes) if settings is None else settings
         self.distribution = distribution_for(action_space)
         self.require_usable(self.settings, action_space)
         self.action_dim = self.distribution.width
-        if extractor is None:
-            assert observation_space.shape is not None
-            self.state_dim = observation_space.shape[0]
-        else:
-            self.state_dim = extractor.features_dim
+        width = observation_space.shape[0] if observation_space.shape else 0
+        self.state_dim: int = width if extractor is None else extractor.features_dim
         self.normaliser = Normaliser(self.state_dim)
         self.memory = Memory(self.settings.memory_size, self.state_dim, self.action_dim)
-        self.register_buffer(
-            "std", torch.full((self.action_dim,), 0.5 if self.distribution.has_std else 1.0)
-        )
+        std = 0.5 if self.distribution.has_std else 1.0
+        self.register_buffer("std", torch.full((self.action_dim,), std))
         self.lessons = None
         self.generator = torch.Generator().manual_seed(0)
-        self.cache: dict[str, Any] = {}
-        """What was computed from the policy as it stands; `invalidate` empties it."""
+        self.cache = _Cache()
 
     # --- settings ---
 
     @classmethod
     def make_settings(cls, changes: Mapping[str, Any]) -> Any:
         """Return the policy's settings with some changed: the one place that checks them."""
-        own = declared.setting_names(cls.Settings)
-        for name in changes:
-            users = [] if name in own else _users_of(name)
+        for name in sorted(changes.keys() - set(declared.setting_names(cls.Settings))):
+            every = registry.policies().values()
+            users = [
+                each.__name__ for each in every if name in declared.setting_names(each.Settings)
+            ]
             if users:
-                raise SettingsError(
-                    f"{cls.__name__} does not use '{name}'; {', '.join(users)} "
-                    f"{'does' if len(users) == 1 else 'do'}"
-                )
+                said = f"{', '.join(users)} {'does' if len(users) == 1 else 'do'}"
+                raise SettingsError(f"{cls.__name__} does not use '{name}'; {said}")
         settings = cls.Settings().updated(changes, cls.__name__)
         cls.check_settings(settings)
         return settings
@@ -179,10 +182,6 @@ class Policy(BasePolicy):
         emitted = self.distribution.emit(actions)
         return self.unscale_action(emitted) if self.squash_output else emitted
 
-    def forward(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
-        """Return the action in policy units, clipped to the action range, or the choice."""
-        return self._predict(observation, deterministic)
-
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> Tensor:
         mean, std = (column.numpy(force=True) for column in self.act(self._extract(observation)))
         if deterministic:
@@ -192,6 +191,9 @@ class Policy(BasePolicy):
             actions = self.distribution.sample(mean, std, noise.numpy())
         return torch.as_tensor(self.distribution.emit(actions), device=self.device)
 
+    forward = _predict
+    """The action in policy units, clipped to the action range, or the choice."""
+
     # --- explaining: by memories, unless a policy is made of something else ---
 
     def explain(self, states: Tensor, names: DimensionNames) -> Sequence[Readable]:
@@ -200,12 +202,19 @@ class Policy(BasePolicy):
 
         return explain_memories(self, states, names)
 
-    def without(
-        self,
-        lessons: Rows | None = None,
-        rows: Rows | None = None,
-        episodes: Rows | None = None,
-    ) -> Self:
+    def mean_by_values(self, state: Tensor, values: Tensor) -> Tensor:
+        """Return the mean at a raw state if the improved means in memory were these values.
+
+        By torch alone, where memories are explained by the slopes of the mean along their values.
+        """  # [1, d_s], [N, d_a] -> [d_a]
+        memory, improved, cache = self.memory, self.memory.improved_means, self.cache
+        try:
+            memory.improved_means, self.cache = values, _Cache()
+            return self._act(state)[0][0]
+        finally:
+            memory.improved_means, self.cache = improved, cache
+
+    def without(self, lessons: Rows = None, rows: Rows = None, episodes: Rows = None) -> Self:
         """Return a copy that lacks some memories: see `imel.explain.policy_without`."""
         from imel.explain.reduced import without_memories
 
@@ -283,12 +292,3 @@ class Policy(BasePolicy):
         from imel.checkpoints.model_file import load_policy
 
         return load_policy(cls, path, device)
-
-
-def _users_of(name: str) -> list[str]:
-    """Return the policies that have a setting."""
-    return [
-        policy_class.__name__
-        for policy_class in registry.policies().values()
-        if name in declared.setting_names(policy_class.Settings)
-    ]

@@ -35,26 +35,23 @@ class PolicyContract:
         states = model.policy.memory.column("states")[:8]
         return states if len(states) else torch.randn(8, model.policy.state_dim)
 
-    def test_means_and_stds_are_finite_and_have_the_actions_shape(self, model: IMeL) -> None:
-        for answer in model.policy.act(self.states(model)):
+    def test_an_iteration_moves_the_policy_and_a_seed_decides_how(self, model: IMeL) -> None:
+        states, env_id = self.states(model), model.get_env().get_attr("spec")[0].id  # type: ignore[union-attr]
+        answers = model.policy.act(states)
+        for answer in answers:
             assert answer.shape == (8, model.policy.action_dim)
             assert torch.isfinite(answer).all()
             assert not answer.requires_grad
-
-    def test_an_iteration_moves_the_policy_and_a_seed_decides_how(self, model: IMeL) -> None:
-        states, env_id = self.states(model), model.get_env().get_attr("spec")[0].id  # type: ignore[union-attr]
         again, fresh = self.made(env_id).learn(3 * 256), self.made(env_id)
-        assert torch.equal(model.policy.act(states)[0], again.policy.act(states)[0])
-        assert not torch.allclose(model.policy.act(states)[0], fresh.policy.act(states)[0])
+        assert torch.equal(answers[0], again.policy.act(states)[0])
+        assert not torch.allclose(answers[0], fresh.policy.act(states)[0])
 
     def test_a_saved_policy_acts_as_before(self, model: IMeL, tmp_path: Path) -> None:
         model.save(tmp_path / "model")
         loaded = IMeL.load(tmp_path / "model", policy_class=self.policy_class)
         assert loaded.settings == model.settings
-        for mine, theirs in zip(
-            model.policy.act(self.states(model)), loaded.policy.act(self.states(model)), strict=True
-        ):
-            assert torch.equal(mine, theirs)
+        answers = (each.policy.act(self.states(model)) for each in (model, loaded))
+        assert all(torch.equal(*columns) for columns in zip(*answers, strict=True))
 
     def test_a_resumed_run_ends_like_the_whole_one(self, tmp_path: Path) -> None:
         whole = self.made("Pendulum-v1")
@@ -70,8 +67,7 @@ class PolicyContract:
     def test_an_explanation_has_the_policys_mean_and_a_sentence(self, model: IMeL) -> None:
         states = self.states(model)
         explained = model.policy.explain(states, model.dimension_names)
-        means = model.policy.act(states)[0].numpy()
-        for why, mean in zip(explained, means, strict=True):
+        for why, mean in zip(explained, model.policy.act(states)[0].numpy(), strict=True):
             np.testing.assert_allclose(why.mean, mean, rtol=1e-4, atol=1e-4)
             assert why.sentence()
 
@@ -82,6 +78,5 @@ class PolicyContract:
             reduced = policy.without(lessons=policy.lessons.column("episodes")[:1].tolist())
             assert not torch.equal(reduced.act(states)[0], before)
         else:
-            reduced = policy.without(rows=[0])
-            assert len(reduced.memory) == len(policy.memory) - 1
+            assert len(policy.without(rows=[0]).memory) == len(policy.memory) - 1
         assert torch.equal(policy.act(states)[0], before)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,6 @@ from imel.data.experience import Context
 from imel.policies.paper.interpolator import Weighted
 from imel.policies.paper.kernels import kernel_interpolation, kernel_weights
 from imel.policies.paper.neural_process import (
-    ConditionedNeuralProcess,
     DeterministicPath,
     LatentSettings,
     NeuralProcess,
@@ -42,10 +41,18 @@ class AttentiveNeuralProcess(NeuralProcess):
         settings = self.settings
         return AttentionPath(state_dim, value_dim, settings.hidden, settings.features)
 
-    def condition(self, context: Context) -> ConditionedAttention:
-        """Precompute the encoded memories and their keys."""
-        with torch.no_grad():
-            return ConditionedAttention(self, context)
+    @torch.no_grad()
+    def condition(self, context: Context) -> Weighted:
+        """Precompute the encoded memories; weights say where it looked, not what it added."""
+        path = self.path
+        assert isinstance(path, AttentionPath)
+        keys, answer = path.features(context.states), super().condition(context)
+        return Weighted(
+            lambda states: kernel_weights(path.features(states), keys),
+            context.values,
+            answer,
+            exact=False,
+        )
 
 
 class AttentionPath(DeterministicPath):
@@ -67,9 +74,10 @@ class AttentionPath(DeterministicPath):
         features: Tensor = self.embed(states) + self.skip(states)
         return features
 
-    def condition(self, context: Context) -> AttentionReader:
-        """Keys and encoded memories."""
-        return AttentionReader(self, self.features(context.states), self.encoder(pairs(context)))
+    def condition(self, context: Context) -> Callable[[Tensor], Tensor]:
+        """Average encoded memories by the attention that a state pays to each."""
+        keys, encoded = self.features(context.states), self.encoder(pairs(context))
+        return lambda states: kernel_weights(self.features(states), keys) @ encoded
 
     def leave_one_out(self, context: Context, targets: Context) -> Tensor:
         """Attention to the memories of other episodes."""
@@ -80,39 +88,6 @@ class AttentionPath(DeterministicPath):
             targets.episodes,
             context.episodes,
         )
-
-
-class AttentionReader:
-    """Attention over a fixed context."""
-
-    def __init__(self, path: AttentionPath, keys: Tensor, encoded: Tensor) -> None:
-        self._features = path.features
-        self._keys = keys
-        self._encoded = encoded
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """The average of encoded memories at each state."""  # [T, h]
-        return self.weights(states) @ self._encoded
-
-    def weights(self, states: Tensor) -> Tensor:
-        """The attention each state pays to each memory."""  # [T, N]
-        with torch.no_grad():
-            return kernel_weights(self._features(states), self._keys)
-
-
-class ConditionedAttention(ConditionedNeuralProcess, Weighted):
-    """The decoder with attention in place. Its weights say where it looked, not what it added."""
-
-    exact: ClassVar[bool] = False
-
-    def __init__(self, model: AttentiveNeuralProcess, context: Context) -> None:
-        super().__init__(model, context)
-        self.values = context.values
-
-    def weights(self, states: Tensor) -> Tensor:
-        """The attention paid to each memory."""  # [T, N]
-        assert isinstance(self._read, AttentionReader)
-        return self._read.weights(states)
 
 
 @register("anp", label="IMeL, ANP")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -54,10 +53,19 @@ class MeanKernelInterpolation(Interpolator):
         z: Tensor = self.network(states) + self.skip(states)
         return z @ self.L
 
-    def condition(self, context: Context) -> ConditionedKernel:
+    def condition(self, context: Context) -> Weighted:
         """Precompute the features of the memories."""
+        values, normalised = context.values, self.settings.normalised
         with torch.no_grad():
-            return ConditionedKernel(self, context)
+            keys = self.embed(context.states)
+
+        def answer(states: Tensor) -> Prediction:
+            queries = self.embed(states)
+            return Prediction(kernel_interpolation(queries, keys, values, normalised=normalised))
+
+        return Weighted(
+            lambda states: kernel_weights(self.embed(states), keys, normalised), values, answer
+        )
 
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The kernel average over all other episodes."""
@@ -70,31 +78,6 @@ class MeanKernelInterpolation(Interpolator):
             normalised=self.settings.normalised,
         )
         return Prediction(mean)
-
-
-class ConditionedKernel(Weighted):
-    """The memories' features and values, ready to be averaged."""
-
-    exact: ClassVar[bool] = True
-
-    def __init__(self, model: MeanKernelInterpolation, context: Context) -> None:
-        self._embed, self._normalised = model.embed, model.settings.normalised
-        self._keys = model.embed(context.states)
-        self.values = context.values
-
-    def __call__(self, states: Tensor) -> Prediction:
-        """Return the weighted average of the remembered values."""
-        with torch.no_grad():
-            features = self._embed(states)
-            mean = kernel_interpolation(
-                features, self._keys, self.values, normalised=self._normalised
-            )
-        return Prediction(mean)
-
-    def weights(self, states: Tensor) -> Tensor:
-        """w, which sums to one over memories unless the kernel is unnormalised."""  # [T, N]
-        with torch.no_grad():
-            return kernel_weights(self._embed(states), self._keys, self._normalised)
 
 
 @register("mki", label="IMeL, MKI")

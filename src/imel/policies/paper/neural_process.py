@@ -95,10 +95,17 @@ class NeuralProcess(Interpolator):
         mean, raw = self.decoder(torch.cat([states, summary], dim=1)).chunk(2, dim=1)
         return Prediction(mean, self.settings.min_value_std + softplus(raw))
 
+    @torch.no_grad()
     def condition(self, context: Context) -> Conditioned:
-        """Precompute the summary of the memories."""
-        with torch.no_grad():
-            return ConditionedNeuralProcess(self, context)
+        """Precompute the summary of the memories, in which they have no weights."""
+        z = self.latent(self.encoder(pairs(context)).mean(dim=0)).mean
+        read = None if self.path is None else self.path.condition(context)
+
+        def answer(states: Tensor) -> Prediction:
+            parts = [z.expand(len(states), -1), *([] if read is None else [read(states)])]
+            return self.decode(states, torch.cat(parts, dim=1))
+
+        return Conditioned(answer)
 
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The answer with z at its mean given the other episodes."""
@@ -132,23 +139,6 @@ class NeuralProcess(Interpolator):
             return self.decode(targets.states, z)
         read = self.path.leave_one_out(context, targets)
         return self.decode(targets.states, torch.cat([z, read], dim=1))
-
-
-class ConditionedNeuralProcess(Conditioned):
-    """The decoder with the context's summary in place. Memories have no weights in it."""
-
-    def __init__(self, model: NeuralProcess, context: Context) -> None:
-        self._decode = model.decode
-        self._latent = model.latent(model.encoder(pairs(context)).mean(dim=0)).mean
-        self._read = None if model.path is None else model.path.condition(context)
-
-    def __call__(self, states: Tensor) -> Prediction:
-        """Decode at the latent's mean."""
-        with torch.no_grad():
-            summary = self._latent.expand(len(states), -1)
-            if self._read is not None:
-                summary = torch.cat([summary, self._read(states)], dim=1)
-            return self._decode(states, summary)
 
 
 class DeterministicPath(nn.Module, ABC):

@@ -23,9 +23,7 @@ from imel.policies.paper.paper_update import PaperUpdate
 from imel.settings import Ends, Multiple, Range, Settings, setting
 
 if TYPE_CHECKING:
-    from imel.explain import Explanation
     from imel.learner import LearnerState
-    from imel.policies.names import DimensionNames
     from imel.policies.update import Update
 
 StdMode = Literal["schedule", "constant", "advantage", "paper", "model"]
@@ -165,10 +163,11 @@ class PaperPolicy(Policy):
         """Condition the interpolator on the memory."""
         _ = self.conditioned
 
-    # --- explaining ---
-
-    def explain(self, states: Tensor, names: DimensionNames) -> list[Explanation]:
-        """Explain the deterministic means at raw states by the memories interpolated."""
-        from imel.explain.by_memories import explain_interpolation
-
-        return explain_interpolation(self, states, names)
+    def mean_by_values(self, state: Tensor, values: Tensor) -> Tensor:
+        """Return the mean at a raw state if the improved means in memory were these values."""
+        context = self.context()
+        varied = Context(context.states, values, context.episodes)
+        # Leaving out an episode that nobody remembers leaves out nothing, and can be differentiated
+        nobody = (context.episodes.max() + 1)[None]
+        target = Context(self.normaliser(state), torch.zeros_like(values[:1]), nobody)
+        return self.interpolator.leave_one_out(varied, target).mean[0]

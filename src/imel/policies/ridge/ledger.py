@@ -52,11 +52,6 @@ class Lessons(nn.Module):
         return int(self._size)
 
     @property
-    def rows(self) -> int:
-        """Rows allocated."""
-        return self.episodes.shape[0]
-
-    @property
     def capacity(self) -> int:
         """The largest number of lessons kept apart."""
         each = self.coefficients[0].numel() * self.coefficients.element_size()
@@ -65,6 +60,10 @@ class Lessons(nn.Module):
     def column(self, name: str) -> Tensor:
         """Return the rows in use of a column, as a view."""
         return self.get_buffer(name)[: len(self)]
+
+    def _columns(self) -> list[tuple[str, Tensor]]:
+        """Return all rows allocated of every column."""
+        return [(name, buffer) for name, buffer in self.named_buffers() if name != "_size"]
 
     def record_episodes(
         self, episodes: Tensor, rewards: Tensor, states: Tensor, start: int, end: int
@@ -99,41 +98,31 @@ class Lessons(nn.Module):
         self.samples[rows] = torch.where((times >= before)[..., None], fresh, old)
 
     def _append(self, episodes: Tensor, start: int) -> None:
-        self._make_room(len(episodes))
+        """Enter new episodes; where the ledger is full, merge its oldest half in pairs before."""
+        while len(self) + len(episodes) > self.capacity and len(self) >= 4:
+            self._merge_oldest()
         size = len(self)
         rows = slice(size, size + len(episodes))
-        for name, buffer in self.named_buffers():
-            if name != "_size":
-                buffer[rows] = 0
+        if rows.stop > len(self.episodes):
+            self._allocate(-(-rows.stop // _CHUNK) * _CHUNK)
+        for _, column in self._columns():
+            column[rows] = 0
         self.episodes[rows], self.starts[rows], self.counts[rows] = episodes, start, 1
         self._size.fill_(rows.stop)
 
-    def _make_room(self, arriving: int) -> None:
-        """Grow, or where the ledger is as large as it may be merge the oldest half in pairs."""
-        while len(self) + arriving > self.capacity and len(self) >= 4:
-            self._merge_oldest()
-        rows = -(-(len(self) + arriving) // _CHUNK) * _CHUNK
-        if rows > self.rows:
-            self._allocate(rows)
-
     def _allocate(self, rows: int) -> None:
         """Make room for exactly so many rows; those in use that fit stay as they are."""
-        kept = min(rows, self.rows)
-        for name, buffer in list(self.named_buffers()):
-            if name != "_size":
-                resized = buffer.new_zeros(rows, *buffer.shape[1:])
-                resized[:kept] = buffer[:kept]
-                self.register_buffer(name, resized)
+        for name, column in self._columns():
+            resized = column.new_zeros(rows, *column.shape[1:])
+            resized[: len(column)] = column[:rows]
+            self.register_buffer(name, resized)
 
     def _merge_oldest(self) -> None:
         """Add up neighbours among the oldest half: the sum over all lessons stays as it is."""
         size = len(self)
         pairs = size // 4
-        merged, rest = slice(0, 2 * pairs), slice(2 * pairs, size)
-        for name, buffer in self.named_buffers():
-            if name == "_size":
-                continue
-            first, second = buffer[merged][0::2], buffer[merged][1::2]
+        for name, column in self._columns():
+            first, second = column[: 2 * pairs : 2], column[1 : 2 * pairs : 2]
             if name in ("episodes", "starts"):
                 joined = torch.minimum(first, second)
             elif name == "ends":
@@ -142,8 +131,7 @@ class Lessons(nn.Module):
                 joined = torch.cat([first[:, ::2], second[:, ::2]], dim=1)
             else:
                 joined = first + second
-            kept = torch.cat([joined, buffer[rest]])
-            buffer[: len(kept)] = kept
+            column[: size - pairs] = torch.cat([joined, column[2 * pairs : size]])
         self._size.fill_(size - pairs)
 
     def rows_of(self, episodes: Tensor) -> Tensor:
@@ -151,8 +139,7 @@ class Lessons(nn.Module):
 
         Episodes are numbered as they begin and entered in that order.
         """
-        known = self.column("episodes")
-        return torch.searchsorted(known, episodes, right=True) - 1
+        return torch.searchsorted(self.column("episodes"), episodes, right=True) - 1
 
     def add(self, episodes: Tensor, parts: Tensor) -> None:
         """Add what some episodes contribute to a step."""  # [E], [E, d_phi, d_a]
@@ -165,21 +152,12 @@ class Lessons(nn.Module):
 
     # --- files: a ledger is as long as what was taught ---
 
-    def with_rows(self, rows: int) -> dict[str, Tensor]:
-        """Return tensors of the shapes that a ledger of so many rows has, without contents."""
-        return {
-            name: buffer.new_empty(
-                (rows, *buffer.shape[1:]) if name != "_size" else (), device="meta"
-            )
-            for name, buffer in self.named_buffers()
-        }
-
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
         loaded = state_dict.get(f"{prefix}episodes")
-        if loaded is not None and loaded.ndim == 1 and loaded.shape[0] != self.rows:
-            self._allocate(loaded.shape[0])
+        if loaded is not None and loaded.ndim == 1 and len(loaded) != len(self.episodes):
+            self._allocate(len(loaded))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 

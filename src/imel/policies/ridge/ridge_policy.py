@@ -118,12 +118,13 @@ class RidgePolicy(Policy):
     @property
     def design(self) -> Design:
         """The features of what is remembered."""
-        return self.cached("design", self._make_design)
 
-    def _make_design(self) -> Design:
-        design = Design(self.features, self.normaliser)
-        design.update(self.memory)
-        return design
+        def made() -> Design:
+            design = Design(self.features, self.normaliser)
+            design.update(self.memory)
+            return design
+
+        return self.cached("design", made)
 
     def step(self, improvements: Tensor) -> tuple[Tensor, Tensor]:
         """Return each episode's part of the step, whose sum over episodes is the step.
@@ -179,12 +180,7 @@ class RidgePolicy(Policy):
 
         return explain_lessons(self, states, names)
 
-    def without(
-        self,
-        lessons: Rows | None = None,
-        rows: Rows | None = None,
-        episodes: Rows | None = None,
-    ) -> Self:
+    def without(self, lessons: Rows = None, rows: Rows = None, episodes: Rows = None) -> Self:
         """Return a copy that lacks some lessons: see `imel.explain.policy_without`."""
         from imel.explain.reduced import without_lessons
 
@@ -193,7 +189,7 @@ class RidgePolicy(Policy):
                 f"{type(self).__name__} is a sum of lessons, which stay when memories go: leave "
                 "lessons out by policy_without(lessons=[...]) or explain(..., without_lessons=...)"
             )
-        return without_lessons(self, [] if lessons is None else lessons)
+        return without_lessons(self, lessons)
 
     # --- files and export ---
 
@@ -202,6 +198,7 @@ class RidgePolicy(Policy):
         shapes = super().shapes_for(state)
         episodes = state.get("lessons.episodes")
         if episodes is not None and episodes.ndim == 1:
-            sized = self.lessons.with_rows(episodes.shape[0])
-            shapes |= {f"lessons.{name}": tensor for name, tensor in sized.items()}
+            with torch.device("meta"):
+                sized = Lessons(self.state_dim, self.features.width, self.action_dim, len(episodes))
+            shapes |= {f"lessons.{name}": tensor for name, tensor in sized.state_dict().items()}
         return shapes
