@@ -25,7 +25,6 @@ from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor
 
 from imel import registry
-from imel import settings as declared
 from imel.data.memory import Memory
 from imel.data.normaliser import Normaliser
 from imel.data.rollout import FloatArray
@@ -33,6 +32,8 @@ from imel.distributions import distribution_for
 from imel.errors import ImelError, SettingsError
 from imel.policies.names import Dimensions
 from imel.policies.spaces import check_spaces, make_extractor, state_names
+from imel.settings import Settings as CommonSettings
+from imel.settings import marked, setting_names
 
 if TYPE_CHECKING:
     from imel.explain.explanation import Readable
@@ -64,7 +65,7 @@ class Policy(BasePolicy):
     :param changes: settings that are to differ from those
     """
 
-    Settings: ClassVar[type[declared.Settings]] = declared.Settings
+    Settings: ClassVar[type[CommonSettings]] = CommonSettings
     """The settings of IMeL that this policy uses, with its defaults."""
     name: ClassVar[str] = ""
     """What commands and files call a registered policy."""
@@ -106,17 +107,19 @@ class Policy(BasePolicy):
         self.lessons = None
         self.generator = torch.Generator().manual_seed(0)
         self.cache = _Cache()
+        self.make_parts()
+
+    def make_parts(self) -> None:
+        """Make what the mean is computed from."""
 
     # --- settings ---
 
     @classmethod
     def make_settings(cls, changes: Mapping[str, Any]) -> Any:
         """Return the policy's settings with some changed: the one place that checks them."""
-        for name in sorted(changes.keys() - set(declared.setting_names(cls.Settings))):
+        for name in sorted(changes.keys() - set(setting_names(cls.Settings))):
             every = registry.policies().values()
-            users = [
-                each.__name__ for each in every if name in declared.setting_names(each.Settings)
-            ]
+            users = [each.__name__ for each in every if name in setting_names(each.Settings)]
             if users:
                 said = f"{', '.join(users)} {'does' if len(users) == 1 else 'do'}"
                 raise SettingsError(f"{cls.__name__} does not use '{name}'; {said}")
@@ -131,10 +134,8 @@ class Policy(BasePolicy):
     @classmethod
     def require_usable(cls, settings: Any, action_space: spaces.Space[Any]) -> None:
         """Refuse another sigma than the default where actions are discrete and have none."""
-        if isinstance(action_space, spaces.Box):
-            return
         defaults = cls.Settings()
-        for name in declared.marked(settings, "sigma"):
+        for name in [] if isinstance(action_space, spaces.Box) else marked(settings, "sigma"):
             if getattr(settings, name) != getattr(defaults, name):
                 raise SettingsError(f"{action_space} has no sigma and does not use '{name}'")
 
@@ -157,6 +158,7 @@ class Policy(BasePolicy):
 
     def prepare(self) -> None:
         """Compute what acting needs beside the state, once."""
+        self.act(torch.zeros(1, self.state_dim))
 
     def embed(self, states: Tensor) -> Tensor:
         """Return raw states in the space in which the policy compares them."""

@@ -38,8 +38,7 @@ class AttentiveNeuralProcess(NeuralProcess):
 
     def make_path(self, state_dim: int, value_dim: int) -> DeterministicPath | None:
         """Attention in place of the mean."""
-        settings = self.settings
-        return AttentionPath(state_dim, value_dim, settings.hidden, settings.features)
+        return AttentionPath(state_dim, value_dim, self.settings.hidden, self.settings.features)
 
     @torch.no_grad()
     def condition(self, context: Context) -> Weighted:
@@ -47,12 +46,11 @@ class AttentiveNeuralProcess(NeuralProcess):
         path = self.path
         assert isinstance(path, AttentionPath)
         keys, answer = path.features(context.states), super().condition(context)
-        return Weighted(
-            lambda states: kernel_weights(path.features(states), keys),
-            context.values,
-            answer,
-            exact=False,
-        )
+
+        def weights(states: Tensor) -> Tensor:
+            return kernel_weights(path.features(states), keys)
+
+        return Weighted(weights, context.values, answer, exact=False)
 
 
 class AttentionPath(DeterministicPath):
@@ -64,8 +62,7 @@ class AttentionPath(DeterministicPath):
     def __init__(
         self, state_dim: int, value_dim: int, hidden: tuple[int, ...], features: int
     ) -> None:
-        super().__init__()
-        self.encoder = mlp(state_dim + value_dim, hidden, hidden[-1])
+        super().__init__(state_dim, value_dim, hidden)
         self.embed = mlp(state_dim, hidden[:1], features)
         self.skip = nn.Linear(state_dim, features, bias=False)
 
@@ -81,13 +78,9 @@ class AttentionPath(DeterministicPath):
 
     def leave_one_out(self, context: Context, targets: Context) -> Tensor:
         """Attention to the memories of other episodes."""
-        return kernel_interpolation(
-            self.features(targets.states),
-            self.features(context.states),
-            self.encoder(pairs(context)),
-            targets.episodes,
-            context.episodes,
-        )
+        queries, keys = self.features(targets.states), self.features(context.states)
+        episodes, encoded = (targets.episodes, context.episodes), self.encoder(pairs(context))
+        return kernel_interpolation(queries, keys, encoded, *episodes)
 
 
 @register("anp", label="IMeL, ANP")

@@ -66,14 +66,10 @@ def _target_rows(
     context: Context, settings: FitSettings, generator: torch.Generator
 ) -> Iterator[Tensor]:
     """The rows T^m that each gradient step is to predict."""
-    device = context.states.device
-    if settings.leave_out == "each-episode":  # Alg. 4 to the letter: epochs, then episodes
-        episodes = torch.unique(context.episodes)
-        for _ in range(settings.gradient_steps):
-            for episode in episodes:
-                yield torch.nonzero(context.episodes == episode).flatten()
-        return
-    # Paper note 11: the episodes are left out together, each masked from its own targets
-    count = min(settings.targets_per_step, len(context))
     for _ in range(settings.gradient_steps):
-        yield torch.randperm(len(context), generator=generator)[:count].to(device)
+        if settings.leave_out == "each-episode":  # Alg. 4 to the letter: epochs, then episodes
+            for episode in torch.unique(context.episodes):
+                yield torch.nonzero(context.episodes == episode).flatten()
+        else:  # Paper note 11: episodes are left out together, each masked from its own targets
+            rows = torch.randperm(len(context), generator=generator)[: settings.targets_per_step]
+            yield rows.to(context.states.device)

@@ -3,8 +3,7 @@
 An interpolator learns which states are alike; the memories hold the behaviour. It has
 
 - `condition(context)`: precompute everything that depends only on the context. The result maps
-  states to a mean, and to a std if the model predicts one. It is valid until the weights or the
-  memories change; then a new one is made;
+  states to a mean, and a std if there is one, until the weights or the memories change;
 - `leave_one_out(context, targets)`: what it would answer at each target without its episode;
 - `loss(context, targets, generator)`: what leave-one-episode-out training minimises (Alg. 4).
 

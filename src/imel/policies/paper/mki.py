@@ -59,25 +59,22 @@ class MeanKernelInterpolation(Interpolator):
         with torch.no_grad():
             keys = self.embed(context.states)
 
-        def answer(states: Tensor) -> Prediction:
+        def weights(states: Tensor) -> Tensor:
+            return kernel_weights(self.embed(states), keys, normalised)
+
+        def answer(states: Tensor) -> Prediction:  # a few states at a time
             queries = self.embed(states)
             return Prediction(kernel_interpolation(queries, keys, values, normalised=normalised))
 
-        return Weighted(
-            lambda states: kernel_weights(self.embed(states), keys, normalised), values, answer
-        )
+        return Weighted(weights, values, answer)
 
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The kernel average over all other episodes."""
-        mean = kernel_interpolation(
-            self.embed(targets.states),
-            self.embed(context.states),
-            context.values,
-            targets.episodes,
-            context.episodes,
-            normalised=self.settings.normalised,
+        queries, keys = self.embed(targets.states), self.embed(context.states)
+        episodes, normalised = (targets.episodes, context.episodes), self.settings.normalised
+        return Prediction(
+            kernel_interpolation(queries, keys, context.values, *episodes, normalised)
         )
-        return Prediction(mean)
 
 
 @register("mki", label="IMeL, MKI")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
@@ -83,7 +82,7 @@ class NeuralProcess(Interpolator):
         assert isinstance(self.settings, NpSettings)
         if self.settings.deterministic == "none":
             return None
-        return MeanPath(state_dim, value_dim, self.settings.hidden)
+        return DeterministicPath(state_dim, value_dim, self.settings.hidden)
 
     def latent(self, encoded: Tensor) -> Latent:
         """q(z | C) from the mean of the encoded memories."""
@@ -121,9 +120,8 @@ class NeuralProcess(Interpolator):
         z = whole.sample((sizes.numel(), self.settings.latent), generator)  # one for each episode
         answer = self._answer(context, targets, z[member])
         assert answer.std is not None
-        misfit = gaussian_nll_loss(
-            answer.mean, targets.values, answer.std.square(), full=True, reduction="none"
-        )
+        known = (answer.mean, targets.values, answer.std.square())
+        misfit = gaussian_nll_loss(*known, full=True, reduction="none")
         return misfit.sum(dim=1).mean() + whole.kl(without).sum() / sizes.sum()
 
     def _posteriors(
@@ -135,38 +133,25 @@ class NeuralProcess(Interpolator):
         return self.latent(encoded.mean(dim=0)), self.latent(without), sizes, member
 
     def _answer(self, context: Context, targets: Context, z: Tensor) -> Prediction:
-        if self.path is None:
-            return self.decode(targets.states, z)
-        read = self.path.leave_one_out(context, targets)
-        return self.decode(targets.states, torch.cat([z, read], dim=1))
+        if self.path is not None:
+            z = torch.cat([z, self.path.leave_one_out(context, targets)], dim=1)
+        return self.decode(targets.states, z)
 
 
-class DeterministicPath(nn.Module, ABC):
-    """From the context to the decoder without a random variable."""
-
-    @abstractmethod
-    def condition(self, context: Context) -> Callable[[Tensor], Tensor]:
-        """What the decoder is to read at given states."""
-
-    @abstractmethod
-    def leave_one_out(self, context: Context, targets: Context) -> Tensor:
-        """What it is to read at each target without that target's episode."""  # [T, h]
-
-
-class MeanPath(DeterministicPath):
-    """The mean of the encoded memories, the same for every state."""
+class DeterministicPath(nn.Module):
+    """From the encoded memories to the decoder without a random variable: their mean."""
 
     def __init__(self, state_dim: int, value_dim: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.encoder = mlp(state_dim + value_dim, hidden, hidden[-1])
 
     def condition(self, context: Context) -> Callable[[Tensor], Tensor]:
-        """The mean over all memories."""
+        """Return what the decoder is to read at given states."""
         mean = self.encoder(pairs(context)).mean(dim=0)
         return lambda states: mean.expand(states.shape[0], -1)
 
     def leave_one_out(self, context: Context, targets: Context) -> Tensor:
-        """The mean over the memories of other episodes."""
+        """Return what it is to read at each target without that target's episode."""  # [T, h]
         without, _, member = left_out_means(self.encoder(pairs(context)), context, targets)
         return without[member]
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from imel.data.advantage import Estimator
@@ -99,17 +98,6 @@ class PaperPolicy(Policy):
     interpolator_class: ClassVar[type[Any]]
     """Of `Interpolator`: made from the state's and the action's dimensions, and the settings."""
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        settings: Any = None,
-        **changes: Any,
-    ) -> None:
-        super().__init__(observation_space, action_space, settings, **changes)
-        self.own_std = self.settings.std_mode == "model"
-        self.interpolator = self.make_interpolator()
-
     @classmethod
     def check_settings(cls, settings: PaperSettings) -> None:
         """Refuse the interpolator's own sigma where it has none."""
@@ -118,6 +106,10 @@ class PaperPolicy(Policy):
                 f"std_mode='model' needs an interpolator with a sigma of its own (NpPolicy, "
                 f"AnpPolicy), which {cls.__name__} is not"
             )
+
+    def make_parts(self) -> None:
+        """Make the interpolator."""
+        self.interpolator = self.make_interpolator()
 
     # --- what a subclass may replace ---
 
@@ -134,12 +126,8 @@ class PaperPolicy(Policy):
 
     def context(self) -> Context:
         """Return C: improved means at states normalised as they are at present."""
-        memory = self.memory
-        return Context(
-            self.normaliser(memory.column("states")),
-            memory.column("improved_means"),
-            memory.column("episodes"),
-        )
+        states, values, episodes = map(self.memory.column, ("states", "improved_means", "episodes"))
+        return Context(self.normaliser(states), values, episodes)
 
     @property
     @torch.no_grad()
@@ -149,19 +137,14 @@ class PaperPolicy(Policy):
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         mean, own_std = self.conditioned(self.normaliser(states))
-        if not self.own_std:
+        if own_std is None or self.settings.std_mode != "model":
             return mean, self.std.expand_as(mean)
-        assert own_std is not None
         return mean, own_std.clamp_min(self.settings.min_std)
 
     def embed(self, states: Tensor) -> Tensor:
         """Return the features that the interpolator compares states by."""
         with torch.no_grad():
             return self.interpolator.embed(self.normaliser(states))
-
-    def prepare(self) -> None:
-        """Condition the interpolator on the memory."""
-        _ = self.conditioned
 
     def mean_by_values(self, state: Tensor, values: Tensor) -> Tensor:
         """Return the mean at a raw state if the improved means in memory were these values."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from imel.errors import ImelError
@@ -77,14 +76,8 @@ class RidgePolicy(Policy):
     lessons: Lessons
     coefficients: Tensor  # [d_phi, d_a] theta
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        settings: Any = None,
-        **changes: Any,
-    ) -> None:
-        super().__init__(observation_space, action_space, settings, **changes)
+    def make_parts(self) -> None:
+        """Make features, coefficients and the ledger of lessons."""
         self.features = self.make_features()
         shape = (self.features.width, self.action_dim)
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
@@ -103,15 +96,9 @@ class RidgePolicy(Policy):
     # --- acting ---
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        mean = self.features.predict(self.normaliser(states), self._weights())
+        weights = self.cached("weights", self.coefficients.float)
+        mean = self.features.predict(self.normaliser(states), weights)
         return mean, self.std.expand_as(mean)
-
-    def _weights(self) -> Tensor:
-        return self.cached("weights", self.coefficients.float)
-
-    def prepare(self) -> None:
-        """Round the coefficients to single precision."""
-        self._weights()
 
     # --- learning ---
 
