@@ -77,10 +77,6 @@ class Context:
         """The context restricted to some of its rows."""
         return Context(self.states[index], self.values[index], self.episodes[index])
 
-    def without_episodes(self, episodes: Tensor) -> Context:
-        """C^-m as a context of its own: the literal form of leaving episodes out (copies)."""
-        return self.rows(~torch.isin(self.episodes, episodes))
-
 
 def flatten_time(column: Tensor) -> Tensor:
     """[T, E, ...] -> [E * T, ...], environment by environment, so that episodes are contiguous."""

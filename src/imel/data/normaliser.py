@@ -91,11 +91,6 @@ class ReturnScale(RunningMoments):
         self.update(torch.from_numpy(returns).reshape(-1, 1))
 
     def scale(self, rewards: Tensor) -> Tensor:
-        """Rewards in units of the returns' deviation."""
-        return rewards / self.deviation
-
-    @property
-    def deviation(self) -> float:
-        """The returns' deviation, by which rewards are divided; one while it is zero."""
+        """Return rewards in units of the returns' deviation; as they are while it is zero."""
         deviation = float(self.variance.sqrt())
-        return deviation if deviation > 1e-8 else 1.0
+        return rewards / (deviation if deviation > 1e-8 else 1.0)

@@ -62,24 +62,6 @@ class EpisodeClock:
         self.next_episode += finished.size
 
 
-def collect(
-    env: VecEnv,
-    observations: Any,
-    actor: Actor,
-    n_steps: int,
-    clock: EpisodeClock,
-    generator: torch.Generator,
-    on_step: OnStep,
-) -> tuple[Rollout | None, Any]:
-    """Take `n_steps` steps in every environment: the experience, and the observations after it.
-
-    `on_step` sees the local variables after each step; if it answers False the rollout ends and
-    there is no experience to return. Actions are kept as sampled and clipped for the environment.
-    """
-    noise = draw_noise(env, observations, actor, n_steps, clock, generator)
-    return roll_out(env, observations, actor, noise, clock, on_step)
-
-
 Collect = Callable[
     [VecEnv, Any, Actor, int, EpisodeClock, torch.Generator, OnStep], tuple[Rollout | None, Any]
 ]
@@ -96,45 +78,43 @@ class Sampler(Protocol):
         """As the function, in environments that it has made."""
 
 
-class Steppable(Protocol):
-    """What a rollout needs of a vector environment."""
-
-    num_envs: int
-
-    def step(self, actions: Any) -> Any:
-        """Observations, rewards, dones and infos."""
-
-
 def draw_noise(
-    env: Steppable,
+    observations: Any, actor: Actor, n_steps: int, clock: EpisodeClock, generator: torch.Generator
+) -> Tensor:
+    """Draw the noise of a rollout that starts from these observations, which must be numbers."""
+    observed, n_envs = actor.observe(observations), len(clock.steps)
+    _require_numbers("observation", observed, (n_envs, observed.shape[1]), clock)
+    return actor.distribution.noise((n_steps, n_envs), generator)
+
+
+def collect(
+    env: Any,
     observations: Any,
     actor: Actor,
     n_steps: int,
     clock: EpisodeClock,
     generator: torch.Generator,
-) -> Tensor:
-    """Draw the noise of a rollout that starts from these observations, which must be numbers."""
-    observed = actor.observe(observations)
-    _require_numbers("observation", observed, (env.num_envs, observed.shape[1]), clock)
-    return actor.distribution.noise((n_steps, env.num_envs), generator)
-
-
-def roll_out(
-    env: Steppable,
-    observations: Any,
-    actor: Actor,
-    noise: Tensor,
-    clock: EpisodeClock,
     on_step: OnStep,
+    noise: Tensor | None = None,
 ) -> tuple[Rollout | None, Any]:
-    """`collect` with its noise drawn, one row of it for each step."""  # noise [T, E, d_a]
+    """Take `n_steps` steps in every environment: the experience, and the observations after it.
+
+    Actions are kept as sampled and clipped for the environment.
+
+    :param env: a vector environment, or what can step like one
+    :param on_step: sees the local variables after each step; if it answers False the rollout ends
+        and there is no experience to return
+    :param noise: [T, E, d_a] as `draw_noise` draws it; drawn here if not given
+    """
+    if noise is None:
+        noise = draw_noise(observations, actor, n_steps, clock, generator)
     observed = actor.observe(observations)  # [E, d_s]
     shape, width = observed.shape, observed.shape[1]
-    rollout = _empty_rollout(len(noise), env.num_envs, width, noise.shape[2])
+    rollout = _empty_rollout(n_steps, shape[0], width, noise.shape[2])
     # As arrays, for one step is too little work for torch
     at = SimpleNamespace(**{name: column.numpy() for name, column in vars(rollout).items()})
     drawn, distribution = noise.numpy(), actor.distribution
-    for t in range(len(noise)):
+    for t in range(n_steps):
         at.states[t] = observed
         means, stds = (column.numpy(force=True) for column in actor.act(rollout.states[t]))  # l. 5
         at.means[t], at.stds[t] = means, stds
@@ -145,7 +125,7 @@ def roll_out(
         except (EnvironmentFaultError, KeyboardInterrupt):
             raise
         except BaseException as error:  # an environment may raise anything
-            raise _raised(error, env, clock) from error
+            raise _raised(error, clock) from error
         # What overflows the memory's precision is as bad as infinity, so convert before checking
         with np.errstate(over="ignore"):
             observed, rewards = actor.observe(stepped[0]), np.asarray(stepped[1], dtype=np.float32)
@@ -167,16 +147,14 @@ def roll_out(
 
 
 def _empty_rollout(n_steps: int, n_envs: int, state_dim: int, action_dim: int) -> Rollout:
-    """Return columns to be filled."""
     shape = (n_steps, n_envs)
     widths = dict.fromkeys(("states", "next_states"), state_dim)
     widths |= dict.fromkeys(("actions", "means", "stds"), action_dim)
     types = {"rewards": torch.float32, "terminated": torch.bool, "truncated": torch.bool}
     types |= {"episodes": torch.int64, "steps": torch.int64}
     vectors = {name: torch.zeros(*shape, width) for name, width in widths.items()}
-    return Rollout(
-        **vectors, **{name: torch.zeros(shape, dtype=kind) for name, kind in types.items()}
-    )
+    scalars = {name: torch.zeros(shape, dtype=kind) for name, kind in types.items()}
+    return Rollout(**vectors, **scalars)
 
 
 def _require_numbers(
@@ -210,10 +188,11 @@ def _require_numbers(
     )
 
 
-def _raised(error: BaseException, env: Steppable, clock: EpisodeClock) -> EnvironmentFaultError:
+def _raised(error: BaseException, clock: EpisodeClock) -> EnvironmentFaultError:
     """Return the fault of an environment that was not made here: it may not be known which."""
-    which = "environment 0" if env.num_envs == 1 else f"one of {env.num_envs} environments"
+    count = len(clock.steps)
+    which = "environment 0" if count == 1 else f"one of {count} environments"
     return EnvironmentFaultError(
         f"{which} raised at step {clock.steps.max()} or before: {type(error).__name__}: {error}",
-        0 if env.num_envs == 1 else None,
+        0 if count == 1 else None,
     )

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from imel.data.experience import Rollout
-from imel.data.rollout import Actor, EpisodeClock, FloatArray, OnStep, draw_noise, roll_out
+from imel.data.rollout import Actor, EpisodeClock, FloatArray, OnStep, collect, draw_noise
 from imel.distributed.connection import LOCAL, connect
 from imel.distributed.ray_environments import RayEnvironments
 from imel.distributed.worker import Part, Step
@@ -65,7 +65,7 @@ class RaySampler:
     ) -> tuple[Rollout | None, FloatArray]:
         """As `imel.data.rollout.collect`."""
         assert isinstance(env, RayEnvironments)
-        noise = draw_noise(env, observations, actor, n_steps, clock, generator)
+        noise = draw_noise(observations, actor, n_steps, clock, generator)
         policy = env.put(_on_cpu(actor))
         parts = env.ask(
             "collect",
@@ -77,7 +77,7 @@ class RaySampler:
             ],
         )
         record = _Record(env, parts, actor)
-        result = roll_out(record, observations, record, noise, clock, on_step)
+        result = collect(record, observations, record, n_steps, clock, generator, on_step, noise)
         if record.taken < n_steps:  # a callback has ended it: the rest never was
             env.rewind()
         return result

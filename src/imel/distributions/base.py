@@ -33,7 +33,6 @@ class Distribution(ABC):
     has_std: bool  # if not, columns of stds hold ones
     sizes: list[int]  # the number of options of each choice; none where actions are continuous
     starts: Array  # the number of the first option of each choice
-    parameters: str  # what the columns are called
     span: tuple[float, float]  # the range of what `shown` returns
 
     # --- acting: arrays, for one step is too little work for torch ---

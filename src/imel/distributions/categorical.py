@@ -26,7 +26,6 @@ class Categorical(Distribution):
     """
 
     has_std = False
-    parameters = "logits"
     span = (0.0, 1.0)
 
     def __init__(self, sizes: Sequence[int], starts: Sequence[int], shape: tuple[int, ...]) -> None:
@@ -87,7 +86,7 @@ class Categorical(Distribution):
 
     def shown(self, means: Array) -> Array:
         """Return probabilities."""
-        return np.asarray(self.probabilities(torch.as_tensor(means)))
+        return np.asarray(self.log_probabilities(torch.as_tensor(means)).exp())
 
     def words(self, mean: Array, names: Sequence[str]) -> str:
         """Name the options of a single choice by probability, of several choices what is chosen."""
@@ -105,10 +104,6 @@ class Categorical(Distribution):
         """Return the columns of each choice."""
         return torch.split(columns, self.sizes, dim=-1)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Return each option's probability."""
-        return self.log_probabilities(logits).exp()
-
     def ratios(
         self, actions: Tensor, means: Tensor, stds: Tensor, then_means: Tensor, then_stds: Tensor
     ) -> Tensor:
@@ -119,7 +114,7 @@ class Categorical(Distribution):
 
     def gradients(self, weights: Tensor, actions: Tensor, logits: Tensor) -> Tensor:
         """Return the gradient of w log pi(a|s) by the logits: w (a - p)."""
-        return weights.double()[:, None] * (actions - self.probabilities(logits))
+        return weights.double()[:, None] * (actions - self.log_probabilities(logits).exp())
 
     def improve(
         self, weights: Tensor, actions: Tensor, means: Tensor, stds: Tensor, budget: float

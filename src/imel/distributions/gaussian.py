@@ -23,7 +23,6 @@ class Gaussian(Distribution):
     """Continuous actions around a mean; policy units map the bounds to [-1, 1]."""
 
     has_std = True
-    parameters = "mean"
     span = (-1.0, 1.0)
 
     def __init__(self, width: int) -> None:
