@@ -22,10 +22,8 @@ from imel.explain.lesson_words import episode_words, number, return_words, short
 from imel.policies import RidgePolicy
 from imel.policies.names import DimensionNames
 
-TOP_SHARE = 0.5
-"""`top_lessons`: the fewest lessons with this share of all that speaks for the mean."""
-MIN_OPPOSING_SHARE = 0.01
-"""`opposing`: lessons that cancel at least this share of all that speaks for the mean."""
+TOP_SHARE, MIN_OPPOSING_SHARE = 0.5, 0.01
+"""Of all that speaks for the mean: what `top_lessons` have, what one that is `opposing` cancels."""
 _NAMED, _SLIGHT = 3, 0.01
 """State dimensions named at most, and the least slope of one beside the steepest."""
 _SAME = 0.05
@@ -51,11 +49,6 @@ class LessonContributions:
 
     def __len__(self) -> int:
         return len(self.episodes)
-
-    @property
-    def demonstrated(self) -> Array:
-        """Which of them are of a warm start: they end before the run's first step."""  # [L] bool
-        return np.asarray(self.steps[:, 1] == 0)
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -103,16 +96,10 @@ class LessonExplanation(Readable):
         return np.asarray(order[self.shares[order] < -MIN_OPPOSING_SHARE])
 
     @property
-    def cancelled_share(self) -> float:
-        """All that speaks against the mean, as a share of what speaks for it."""
-        return float(np.maximum(-self.shares, 0.0).sum())
-
-    @property
     def cumulative_contributions(self) -> tuple[Array, Array]:
         """Cumulative contributions under the current policy: steps [L] and sums [L, d_a].
 
-        Steps are those of the run before each lesson; the last sum is the mean. Policies of the
-        past are not kept.
+        Steps are those of the run before each lesson; the last sum is the mean.
         """
         lessons = self.lessons
         order = np.lexsort((lessons.episodes, lessons.steps[:, 0]))
@@ -123,11 +110,11 @@ class LessonExplanation(Readable):
         order = np.argsort(self.lessons.episodes)
         firsts, counts = self.lessons.episodes[order], self.lessons.counts[order]
         (row,) = lesson_rows(firsts, counts, np.array([lesson]))
-        of_it = np.searchsorted(firsts, self.remembered["episodes"], side="right") - 1 == row
-        rows = np.flatnonzero(of_it)
-        order = np.lexsort([self.remembered[name][rows] for name in ("steps", "episodes")])
-        rows = rows[order]
-        return Experiences(rows=rows, **{name: self.remembered[name][rows] for name in COLUMNS})
+        memory = self.remembered
+        of_it = np.searchsorted(firsts, memory["episodes"], side="right") - 1 == row
+        in_time = np.lexsort((memory["steps"], memory["episodes"]))
+        rows = in_time[of_it[in_time]]
+        return Experiences(rows=rows, **{name: memory[name][rows] for name in COLUMNS})
 
     # --- words ---
 
@@ -154,7 +141,7 @@ class LessonExplanation(Readable):
 
     def sentence(self) -> str:
         """Say which lessons taught the mean, when, and how many speak against it."""
-        top, shown = self.top_lessons, self.lessons.demonstrated
+        top, shown = self.top_lessons, self.lessons.steps[:, 1] == 0  # before the run's first step
         if not len(top):
             return f"{self.answer}: no lesson has taught the policy anything here"
         parts = []
@@ -162,7 +149,7 @@ class LessonExplanation(Readable):
             parts.append(f"{shown[top].sum():,} of {shown.sum():,} demonstrations")
         if not shown[top].all():
             parts.append(self._own_words(top[~shown[top]], int((~shown).sum())))
-        count, cancelled = len(self.opposing), self.cancelled_share
+        count, cancelled = len(self.opposing), float(np.maximum(-self.shares, 0.0).sum())
         noun = f"{count:,} lesson{'' if count == 1 else 's'}" if count else "no single lesson"
         share = f" ({100 * cancelled:.0f} % cancels out)" if cancelled >= 0.005 else ""
         return (

@@ -1,18 +1,20 @@
-"""What every policy has: settings, a memory, a normaliser and a distribution of actions.
+"""What every policy has: settings, a memory, a normaliser, a distribution of actions, an update.
 
     observation -> raw state -> Normaliser -> mean mu -> N(mu, sigma) -> action
 
 Where actions are discrete the "mean" are logits (`imel.distributions`), and where observations are
 no vectors the state is what a frozen features extractor returns (`imel.policies.spaces`).
 
-A policy owns everything that differs between kinds: its settings, how its mean is made, its update,
-its explanation, what it is without some of its experience, and its graph for export.
+A policy owns everything that differs between kinds: its settings, how its mean is made, its
+explanation, what it is without some of its experience, and how it learns: `Policy.make_update` is
+called once, and returns what reads and changes the learner's state, owns the optimizers, and
+returns statistics, which the algorithm logs.
 """
 
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -23,8 +25,12 @@ from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
 from torch import Tensor
+from torch.optim import Optimizer
 
 from imel import registry
+from imel.data.advantage import standardise
+from imel.data.critic import explained_variance, fit_critic
+from imel.data.experience import Rollout
 from imel.data.memory import Memory
 from imel.data.normaliser import Normaliser
 from imel.data.rollout import FloatArray
@@ -40,10 +46,11 @@ if TYPE_CHECKING:
     from imel.learner import LearnerState
     from imel.policies.names import DimensionNames
     from imel.policies.ridge.ledger import Lessons
-    from imel.policies.update import Update
 
 T = TypeVar("T")
 
+Stats = dict[str, float]
+"""What is logged, by the names of docs/metrics.md."""
 Rows = Sequence[int] | Sequence[bool] | NDArray[Any] | None
 """Places in the memory, or for each of them whether it is meant; or numbers of episodes."""
 
@@ -294,3 +301,74 @@ class Policy(BasePolicy):
         from imel.checkpoints.model_file import load_policy
 
         return load_policy(cls, path, device)
+
+
+class Update(ABC):
+    """How a policy learns.
+
+    A subclass may replace how advantages are weighted, before they are standardised
+    (`shape_advantages`) and after (`weigh_advantages`).
+    """
+
+    def __init__(self, learner: LearnerState) -> None:
+        self.learner = learner
+        self.policy: Any = learner.policy
+        self.settings: Any = learner.policy.settings
+        self.optimizers: dict[str, Optimizer] = {
+            "critic_optimizer": torch.optim.Adam(
+                learner.critic.parameters(), lr=self.settings.critic_learning_rate, fused=True
+            )
+        }
+        """By the names that files and `get_parameters` know them by."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Prepare the policy before the first step."""
+
+    def before_rollout(self) -> Stats:
+        """Follow schedules before a rollout."""
+        return {}
+
+    @abstractmethod
+    def __call__(self, rollout: Rollout) -> Stats:
+        """Learn from a rollout."""
+
+    @abstractmethod
+    def warm_start(self, logged: Any) -> None:
+        """Learn from logged data that are in memory already.
+
+        :param logged: says by its `kind` whether they are `annotated` (improved), `acted` (they can
+            be) or `shown` (only actions are known), and whether rewards are known by `rewarded`
+        """
+
+    # --- what a subclass may replace ---
+
+    def shape_advantages(self, advantages: Tensor) -> Tensor:
+        """Change advantages [N], in deviations of the return, before they are standardised."""
+        return advantages
+
+    def weigh_advantages(self, advantages: Tensor) -> Tensor:
+        """Change standardised advantages [N]: the weights of the experiences' improvements."""
+        return advantages
+
+    # --- what updates share ---
+
+    def standardised(self, advantages: Tensor) -> Tensor:
+        """Return advantages centred, scaled and clipped, between the two hooks."""
+        shaped = self.shape_advantages(advantages)
+        return self.weigh_advantages(standardise(shaped, self.settings.advantage_clip))
+
+    def fit_critic(self, states: Tensor, values: Tensor, returns: Tensor) -> Stats:
+        """Regress the critic on returns at normalised states; `values` are its own before."""
+        # states [n, d_s], values and returns of any equal shape with n entries
+        learner = self.learner
+        loss = fit_critic(
+            learner.critic,
+            self.optimizers["critic_optimizer"],
+            states,
+            returns.flatten().to(states.device),
+            self.settings,
+            learner.generator,
+        )
+        explained = explained_variance(values, returns)
+        return {"train/explained_variance": explained, "train/value_loss": loss}

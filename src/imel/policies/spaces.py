@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_flattened_obs_dim, is_image_space
 from stable_baselines3.common.torch_layers import (
@@ -52,11 +51,10 @@ def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Spac
         return
     if not isinstance(action_space, spaces.Box) or len(action_space.shape) != 1:
         raise SpaceError(
-            f"actions must be a vector (a Box of one dimension), Discrete, MultiDiscrete or "
-            f"MultiBinary, not {action_space}; gymnasium.wrappers.TransformAction makes others of "
-            "a vector"
+            "actions must be a vector (a Box of one dimension), Discrete, MultiDiscrete or "
+            f"MultiBinary, not {action_space}; gymnasium.wrappers.TransformAction makes a vector"
         )
-    if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+    if not action_space.is_bounded():
         raise SpaceError(
             f"action bounds must be finite, not {action_space}; "
             "gymnasium.wrappers.TransformAction with a bounded Box gives them"

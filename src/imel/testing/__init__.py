@@ -8,7 +8,11 @@
 Assertions are shown in full with `pytest.register_assert_rewrite("imel.testing")` in conftest.py.
 """
 
-from imel.testing.interpolator_contract import ExactContract, InterpolatorContract, LearnerContract
-from imel.testing.policy_contract import PolicyContract
+from imel.testing.contracts import (
+    ExactContract,
+    InterpolatorContract,
+    LearnerContract,
+    PolicyContract,
+)
 
 __all__ = ["ExactContract", "InterpolatorContract", "LearnerContract", "PolicyContract"]

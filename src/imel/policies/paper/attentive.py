@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from imel.data.arithmetic import mlp
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Weighted
-from imel.policies.paper.kernels import kernel_interpolation, kernel_weights
+from imel.policies.paper.mki import kernel_interpolation, kernel_weights
 from imel.policies.paper.neural_process import (
     DeterministicPath,
     LatentSettings,

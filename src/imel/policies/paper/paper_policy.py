@@ -16,14 +16,13 @@ from torch import Tensor
 from imel.data.advantage import Estimator
 from imel.data.experience import Context
 from imel.errors import SettingsError
-from imel.policies.base import Policy
+from imel.policies.base import Policy, Update
 from imel.policies.paper.interpolator import Conditioned, Interpolator
 from imel.policies.paper.paper_update import PaperUpdate
 from imel.settings import Ends, Multiple, Range, Settings, setting
 
 if TYPE_CHECKING:
     from imel.learner import LearnerState
-    from imel.policies.update import Update
 
 StdMode = Literal["schedule", "constant", "advantage", "paper", "model"]
 LeaveOut = Literal["sampled", "each-episode"]

@@ -5,7 +5,7 @@ Advantages (Alg. 3), improvement and memory (Alg. 1 l. 8-12), then the fit (l. 3
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from imel.data.advantage import estimate_advantages
 from imel.data.experience import Rollout, flatten_time
 from imel.distributions.gaussian import improved_stds, next_std
+from imel.policies.base import Stats, Update
 from imel.policies.paper.fit import fit_leave_one_out, leave_one_out_error
 from imel.policies.paper.interpolator import Weighted, effective_neighbours
-from imel.policies.update import Logged, Stats, Update
 from imel.settings import marked, parse_schedule, setting_names
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class PaperUpdate(Update):
         self.learner.n_updates += fit.gradient_steps
         return fit.loss
 
-    def warm_start(self, logged: Logged) -> None:
+    def warm_start(self, logged: Any) -> None:
         """Improve logged memories that are not yet, and fit until the loss no longer falls."""
         column = self.policy.memory.column
         if logged.kind == "acted":

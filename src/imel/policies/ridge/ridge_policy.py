@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from imel.errors import ImelError
-from imel.policies.base import Policy, Rows
+from imel.policies.base import Policy, Rows, Update
 from imel.policies.ridge.features import Design, Features, RandomFeatures, damped_inverse
 from imel.policies.ridge.ledger import Lessons
 from imel.policies.ridge.ridge_update import RidgeUpdate
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from imel.explain.by_lessons import LessonExplanation
     from imel.learner import LearnerState
     from imel.policies.names import DimensionNames
-    from imel.policies.update import Update
 
 _CARRYING = 1e-6
 """Penalty with which coefficients are carried over to features under another normaliser."""

@@ -8,7 +8,7 @@ and the trust region bounds the smoothed step, not that of each memory (paper no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from imel.data.advantage import replayed_advantages
 from imel.data.experience import Rollout
 from imel.distributions.gaussian import adapted_std, std_gradient
-from imel.policies.update import Logged, Stats, Update
+from imel.policies.base import Stats, Update
 
 if TYPE_CHECKING:
     from imel.learner import LearnerState
@@ -94,7 +94,7 @@ class RidgeUpdate(Update):
         sizes = {"memory/size": len(memory), "memory/lessons": len(policy.lessons)}
         return stats | fitted | moved | {"improve/gain": gain} | sizes
 
-    def warm_start(self, logged: Logged) -> None:
+    def warm_start(self, logged: Any) -> None:
         """Imitate logged memories; without rewards nothing more can be learned from them."""
         policy, memory = self.policy, self.policy.memory
         column = memory.column
