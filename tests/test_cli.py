@@ -3,84 +3,71 @@
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, fields
+from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from rich.console import Console
+from safetensors.torch import load_file
 
+import imel
 from imel import IMeL
-from imel.cli.arguments import peek
+from imel.cli.arguments import peek, split_flags
 from imel.cli.main import COMMANDS, main
 from imel.cli.train import plan_from_arguments
-from imel.errors import SettingsError
-from imel.policies import NpPolicy
-from imel.policies.paper.neural_process import NpSettings
-from imel.policies.paper.paper_policy import InterpolatorSettings
-from imel.policies.ridge.ridge_policy import RidgePolicy
+from imel.registry import policies, policy_names
 from imel.runs.evaluation import evaluate
 from imel.runs.layout import claimed
-from imel.runs.plan import POLICY_NAMES
-from imel.runs.progress import LABELS, LiveTable, PlainLines
-from small import read_checkpoint
-from toy import PointEnv, ScriptedEnv
+from imel.runs.logs import LABELS, RunDisplay
+from imel.settings import setting_names
+from toy import FloatArray, PointEnv, ScriptedEnv
 
 SMALL = ["--rollout-size", "128", "--memory-size", "256", "--critic-epochs", "1"]
 BRIEF = ["ImelPoint-v0", "--total-timesteps", "512", "--eval-episodes", "3", *SMALL]
-RUN_FILES = {
-    "config.json",
-    "provenance.json",
-    "progress.csv",
-    "monitor.csv",
-    "model.safetensors",
-    "best.safetensors",
-    "evaluation.json",
-    "evaluations.json",
-    "curve.png",
-    "policy.png",
-}
+LOGS = {"config.json", "provenance.json", "progress.csv", "monitor.csv"}
+BEST = {"best.safetensors", "evaluations.json"}
+RUN_FILES = LOGS | BEST | {"model.safetensors", "evaluation.json", "curve.png", "policy.png"}
+OWN = """
+from dataclasses import dataclass
+from imel.policies import RidgePolicy
+from imel.settings import setting
+
+class Bold(RidgePolicy):
+    @dataclass(frozen=True)
+    class Settings(RidgePolicy.Settings):
+        boldness: float = setting(0.25, high=2.0)
+        '''How far it dares.'''
+"""
 
 
-class FailingEnv(PointEnv):
-    """Raises at its 200th step."""
+class EventfulEnv(PointEnv):
+    """At a step of its life something happens."""
 
-    steps_taken = 0
+    def __init__(self, step: int, event: Callable[[], object]) -> None:
+        super().__init__()
+        self.left, self.event = step, event
 
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        self.steps_taken += 1
-        if self.steps_taken == 200:
-            raise ArithmeticError("the motor is on fire")
+    def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        if self.left == 0:
+            self.event()
         return super().step(action)
 
 
-class SignalEnv(PointEnv):
-    """Sends its own process a signal at its 300th step."""
-
-    number: int = signal.SIGINT
-    steps_taken = 0
-
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        self.steps_taken += 1
-        if self.steps_taken == 300:
-            signal.raise_signal(self.number)
-        return super().step(action)
+def fail() -> None:
+    raise ArithmeticError("the motor is on fire")
 
 
 class DrawnEnv(PointEnv):
@@ -101,8 +88,9 @@ def _environments() -> Iterator[None]:
     made: dict[str, Any] = {
         "ImelPoint-v0": PointEnv,
         "ImelNan-v0": lambda: ScriptedEnv(bad_step=200),
-        "ImelFailing-v0": FailingEnv,
-        "ImelSignal-v0": SignalEnv,
+        "ImelFailing-v0": lambda: EventfulEnv(200, fail),
+        "ImelSigint-v0": lambda: EventfulEnv(300, lambda: signal.raise_signal(signal.SIGINT)),
+        "ImelSigterm-v0": lambda: EventfulEnv(300, lambda: signal.raise_signal(signal.SIGTERM)),
         "ImelDrawn-v0": DrawnEnv,
     }
     for name, entry_point in made.items():
@@ -134,6 +122,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in folder.iterdir()}
 
 
+def same_tensors(one: Path | str, other: Path | str) -> bool:
+    a, b = load_file(one), load_file(other)
+    return a.keys() == b.keys() and all(a[name].equal(b[name]) for name in a)
+
+
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     """The one line with which a command is refused."""
     capsys.readouterr()
@@ -146,35 +139,21 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
 # --- the dispatcher ---
 
 
-@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
-def test_help_names_every_command_and_shows_examples(
-    argv: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(argv) == 0
-    text = capsys.readouterr().out
-    for name, line in COMMANDS.items():
-        assert f"{name:<8} {line}" in text
-    assert "imel train Pendulum-v1" in text
-
-
-def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"imel {importlib.import_module('imel').__version__}\n"
-
-
-@pytest.mark.parametrize("command", ["train", "eval", "plot"])
-def test_each_command_has_help_with_examples(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([command, "--help"]) == 0
-    text = capsys.readouterr().out
-    assert f"usage: imel {command}" in text
-    assert f"  imel {command} " in text
-
-
-def test_a_mistyped_command_is_refused_with_the_nearest(
+def test_help_names_every_command_and_each_command_has_help_with_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    for argv in ([], ["--help"], ["-h"]):
+        assert main(argv) == 0
+        text = capsys.readouterr().out
+        assert all(f"{name:<8} {line}" in text for name, line in COMMANDS.items())
+        assert "imel train Pendulum-v1" in text
+    for command in ("train", "resume", "eval", "push", "pull"):
+        assert main([command, "--help"]) == 0
+        text = capsys.readouterr().out
+        assert f"usage: imel {command}" in text
+        assert f"  imel {command} " in text
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"imel {imel.__version__}\n"
     line = refused(capsys, "trian")
     assert line == "imel: error: unknown command 'trian'; did you mean 'train'?"
 
@@ -185,8 +164,8 @@ def test_an_interrupt_is_one_line_and_exit_code_130(
     def interrupted(argv: list[str]) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("imel.cli.plot.run", interrupted)
-    assert main(["plot", "somewhere"]) == 130
+    monkeypatch.setattr("imel.cli.eval.run", interrupted)
+    assert main(["eval", "somewhere"]) == 130
     assert capsys.readouterr().err == "imel: interrupted\n"
 
 
@@ -206,29 +185,22 @@ def help_of(capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, str]:
     return texts
 
 
-@pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_help_lists_every_setting_and_option_of_the_policy_with_its_default(
+@pytest.mark.parametrize("policy", policy_names())
+def test_help_and_plan_have_the_settings_of_the_policy_with_its_defaults_and_no_others(
     policy: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     texts = help_of(capsys, "train", "--policy", policy)
-    policy_class = POLICY_NAMES[policy]
-    for field in (*fields(policy_class.settings_class), *fields(policy_class.options_class)):
+    own = policies()[policy].Settings
+    for field in fields(own):
         default = field.default
         words = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-        text = texts[f"--{field.name.replace('_', '-')}"]
-        assert f"(default: {words})" in text, field.name
-
-
-@pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_help_shows_no_setting_that_the_policy_refuses(
-    policy: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    texts = help_of(capsys, "train", "--policy", policy)
-    chosen = POLICY_NAMES[policy]
-    own = {f.name for cls in (chosen.settings_class, chosen.options_class) for f in fields(cls)}
-    every = {f.name for other in POLICY_NAMES.values() for f in fields(other.settings_class)}
-    assert every - own
-    assert not [name for name in every - own if f"--{name.replace('_', '-')}" in texts]
+        assert f"(default: {words})" in texts[f"--{field.name.replace('_', '-')}"], field.name
+    every = {name for kind in policies().values() for name in setting_names(kind.Settings)}
+    others = every - set(setting_names(own))
+    assert others
+    assert not [name for name in others if f"--{name.replace('_', '-')}" in texts]
+    plan, _ = plan_from_arguments(["E-v0", "--policy", policy])
+    assert plan.settings == own()
 
 
 def test_help_shows_the_values_of_a_file_in_place_of_the_defaults(
@@ -239,32 +211,16 @@ def test_help_shows_the_values_of_a_file_in_place_of_the_defaults(
     assert "(default: 17.25)" in texts["--kl-budget"]
 
 
-def test_a_flag_beats_the_file_and_the_file_beats_the_policys_default() -> None:
-    file = {"policy": "np", "std": 0.33, "gamma": 0.33}
-    Path("file.json").write_text(json.dumps(file))
-    plan, _ = plan_from_arguments(["E-v0", "--config", "file.json", "--std", "0.55"])
-    assert plan.settings == NpSettings().updated({"std": 0.55, "gamma": 0.33})
-    assert plan.policy_class is NpPolicy
-
-
-@pytest.mark.parametrize("policy", POLICY_NAMES)
-def test_the_command_line_has_the_defaults_of_python(policy: str) -> None:
-    plan, _ = plan_from_arguments(["E-v0", "--policy", policy])
-    assert plan.settings == POLICY_NAMES[policy].settings_class()
-    assert type(plan.settings) is POLICY_NAMES[policy].settings_class
-
-
-def test_a_toml_file_sets_the_run_the_settings_and_the_policys_options() -> None:
+def test_a_flag_beats_a_toml_file_and_the_file_beats_the_policys_default() -> None:
     Path("run.toml").write_text(
         'env = "Pendulum-v1"\npolicy = "np"\nseed = 7\nkl_budget = "3:1"\ncritic_hidden = [8]\n'
-        "[policy_kwargs]\nlatent = 5\nhidden = [16, 12]\n"
+        "latent = 5\nhidden = [16, 12]\ntotal_timesteps = 1e5\n"
     )
     plan, _ = plan_from_arguments(["--config", "run.toml", "--seed", "8", "--latent", "6"])
     assert (plan.env, plan.run.policy, plan.run.seed) == ("Pendulum-v1", "np", 8)
-    told = {"kl_budget": "3:1", "critic_hidden": (8,)}
-    assert plan.settings == NpSettings().updated(told)
-    assert plan.policy_kwargs["latent"] == 6
-    assert plan.policy_kwargs["hidden"] == (16, 12)
+    assert plan.run.total_timesteps == 100_000
+    told = {"kl_budget": "3:1", "critic_hidden": (8,), "latent": 6, "hidden": (16, 12)}
+    assert plan.settings == policies()["np"].make_settings(told)
 
 
 def test_a_plan_written_as_json_is_read_back_as_the_same_plan() -> None:
@@ -273,9 +229,19 @@ def test_a_plan_written_as_json_is_read_back_as_the_same_plan() -> None:
     Path("config.json").write_text(json.dumps(plan.as_json()))
     again, _ = plan_from_arguments(["--config", "config.json"])
     assert again == plan
-    assert again.settings == InterpolatorSettings().updated({"clip_means": True, "std": 0.3})
+    told = {"std": 0.3, "hidden": (9, 7)}
+    assert again.settings == policies()["anp"].make_settings({**told, "clip_means": True})
     switched_off, _ = plan_from_arguments(["--config", "config.json", "--no-clip-means"])
-    assert switched_off.settings == InterpolatorSettings().updated({"std": 0.3})
+    assert switched_off.settings == policies()["anp"].make_settings(told)
+
+
+@pytest.mark.parametrize("flags", [("--n-envs", "auto"), ("--n-envs=auto",)])
+def test_environments_may_be_as_many_as_cores(
+    flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(12)))
+    plan, _ = plan_from_arguments(["E-v0", "--seed", "3", *flags])
+    assert (plan.settings.n_envs, plan.run.seed) == (12, 3)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +255,7 @@ def test_a_plan_written_as_json_is_read_back_as_the_same_plan() -> None:
     ],
 )
 def test_a_flag_can_be_seen_before_the_parser_is_made(argv: list[str], value: str | None) -> None:
-    assert peek(argv, "--policy") == value
+    assert peek(split_flags(argv), "--policy") == value
 
 
 @pytest.mark.parametrize(
@@ -297,13 +263,12 @@ def test_a_flag_can_be_seen_before_the_parser_is_made(argv: list[str], value: st
     [
         ("ImelPoint-v0 --trust-regoin 3", "did you mean '--trust-region'?"),
         ("ImelPoint-v0 --policy mki --kl-bugdet=3", "did you mean '--kl-budget'?"),
-        ("ImelPoint-v0 --kl-budget 3", "RidgePolicy does not use 'kl_budget'; MkiPolicy, NpPolicy"),
+        ("ImelPoint-v0 --kl-budget 3", "RidgePolicy does not use 'kl_budget'; "),
         ("ImelPoint-v0 --policy np --trust-region=3", "does not use 'trust_region'; RidgePolicy"),
         ("ImelPoint-v0 --policy nearest --gradient-steps 3", "NearestPolicy does not use"),
-        ("ImelPoint-v0 --preset exploration", "'preset' is no setting any more"),
-        ("ImelPoint-v0 --update=plain", "'update' is no setting any more"),
         ("ImelPoint-v0 --policy regresor", "unknown policy 'regresor'; did you mean 'regressor'?"),
-        ("ImelPoint-v0 --policy np --kernel-scale 2", "unknown flag '--kernel-scale'"),
+        ("ImelPoint-v0 --policy absent_module:Mine", "No module named 'absent_module'"),
+        ("ImelPoint-v0 --policy json:JSONDecoder", "'json:JSONDecoder' is no policy of imel"),
         ("ImelPoint-v0 --gamma much", "--gamma: could not convert string to float: 'much'"),
         ("ImelPoint-v0 --gamma", "Missing value for argument '--gamma'"),
         ("ImelPoint-v0 --gamma 1.5", "gamma=1.5 is not between 0.0 and 1.0"),
@@ -317,15 +282,18 @@ def test_a_flag_can_be_seen_before_the_parser_is_made(argv: list[str], value: st
         ),
         ("ImelPoint-v0 --seed -1", "seed=-1 is not between 0"),
         ("ImelPoint-v0 --total-timesteps 0", "total_timesteps=0 is not between 1"),
+        ("ImelPoint-v0 --total-timesteps 1.5", "1.5 is no whole number"),
+        ("ImelPoint-v0 --total-timesteps many", "could not convert string to float: 'many'"),
         ("ImelPoint-v0 --threads 0", "threads=0 is not between 1"),
         ("ImelPoint-v0 --device tea", "device 'tea' cannot be used"),
         ("ImelPoint-v0 --memory-size 10", "memory_size=10 is smaller than one rollout"),
+        ("ImelPoint-v0 --track mlflow", "unknown tracker 'mlflow'"),
         ("ImelPoint-v0 another", "Unrecognized options: another"),
         ("", "Missing from imel train: ENV"),
         ("ImelPiont-v0", "cannot make environment 'ImelPiont-v0'"),
         ("absent_module:Env-v0", "ModuleNotFoundError: No module named 'absent_module'"),
         ("Blackjack-v1", "MultiBinary or a Dict of these, not Tuple(Discrete(32)"),
-        ("--config absent.json", "cannot read absent.json"),
+        ("--config absent.json", "there is no file absent.json"),
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line_before_anything_is_written(
@@ -338,18 +306,17 @@ def test_what_cannot_be_run_is_refused_in_one_line_before_anything_is_written(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"kl_bugdet": 3}', "unknown key 'kl_bugdet'; did you mean 'kl_budget'?"),
-        ('{"total_timestep": 3}', "unknown key 'total_timestep'; did you mean 'total_timesteps'?"),
-        ('{"preset": "plain"}', "file.json: 'preset' is no setting any more: each policy has one"),
-        ('{"cooling": 50}', "file.json: 'cooling' is no setting any more"),
-        ('{"kl_budget": 3}', "RidgePolicy does not use 'kl_budget'; MkiPolicy, NpPolicy"),
+        ('{"trust_regoin": 3}', "file.json: RidgePolicy has no 'trust_regoin'; did you mean"),
+        ('{"total_timestep": 3}', "'total_timestep'; did you mean 'total_timesteps'?"),
+        ('{"kl_budget": 3}', "RidgePolicy does not use 'kl_budget'; "),
         ('{"gamma": "much"}', "gamma='much' is not of type float"),
         ('{"seed": true}', "seed=True is not of type int"),
         ('{"seed": 1.5}', "seed=1.5 is not of type int"),
-        ('{"policy_kwargs": 3}', "policy_kwargs=3 is not of type dict"),
+        ('{"track": 3}', "track=3 is not of type str | None"),
+        ('{"env": 3}', "env=3 is not the id of an environment"),
         ('{"gamma": 3}', "gamma=3 is not between 0.0 and 1.0"),
         ('{"policy": "nq"}', "unknown policy 'nq'"),
-        ('{"policy_kwargs": {"featurs": 3}}', "'featurs'; did you mean 'features'?"),
+        ('{"policy": 3}', "policy=3 is not of type str"),
         ("[]", "holds no table of settings"),
         ("{", "is not valid JSON"),
     ],
@@ -363,41 +330,62 @@ def test_a_bad_file_is_refused_with_the_nearest_valid_key(
     assert [p.name for p in Path().iterdir()] == ["file.json"]
 
 
-def test_keys_wrong_in_a_file_are_refused_with_the_files_name() -> None:
-    Path("mine.toml").write_text("gama = 0.9")
-    with pytest.raises(SettingsError, match=r"^mine\.toml: unknown key 'gama'"):
-        plan_from_arguments(["E-v0", "--config", "mine.toml"])
+# --- a policy of the user's own ---
+
+
+def test_a_policy_of_ones_own_is_trained_resumed_and_played_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("own_policies.py").write_text(OWN)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    bold = ("--policy", "own_policies:Bold")
+    texts = help_of(capsys, "train", *bold)
+    assert "How far it dares. (default: 0.25)" in texts["--boldness"]
+
+    argv = ("train", *BRIEF, *bold, "--boldness", "0.5", "--checkpoint-every", "2")
+    assert main(argv) == 0
+    run = Path("runs/ImelPoint-v0-own_policies-Bold-seed0")
+    config = json.loads((run / "config.json").read_text())
+    assert (config["policy"], config["boldness"]) == ("own_policies:Bold", 0.5)
+    whole = (run / "model.safetensors").rename("whole.safetensors")
+
+    monkeypatch.delitem(sys.modules, "own_policies")  # as in another process
+    for words in (("resume", str(run)), ("train", "--config", str(run / "config.json"))):
+        line = refused(capsys, *words)
+        assert line.endswith("a policy of its user's own: add --policy own_policies:Bold")
+    assert "own_policies" not in sys.modules
+    assert main(["resume", str(run), *bold]) == 0
+    assert same_tensors(run / "model.safetensors", whole)
+
+    monkeypatch.delitem(sys.modules, "own_policies")
+    assert "--policy own_policies:Bold" in refused(capsys, "eval", str(run), "--episodes", "1")
+    assert main(["eval", str(run), "--episodes", "1", *bold]) == 0
+    assert IMeL.load(run / "model.safetensors").settings.as_json()["boldness"] == 0.5
+    monkeypatch.delitem(sys.modules, "own_policies")
 
 
 # --- a run and its directory ---
 
 
-def test_a_run_leaves_its_files_and_nothing_else(run_dir: Path) -> None:
+def test_a_run_leaves_its_model_its_settings_and_pictures_and_nothing_else(run_dir: Path) -> None:
     assert names(run_dir) == RUN_FILES
     assert len(list(run_dir.glob("events.out.tfevents.*"))) == 1
     for picture in ("curve.png", "policy.png"):
         assert (run_dir / picture).read_bytes().startswith(b"\x89PNG\r\n")
-
-
-def test_the_configuration_says_all_that_was_set(run_dir: Path) -> None:
     config = json.loads((run_dir / "config.json").read_text())
-    assert config["env"] == "ImelPoint-v0"
-    assert (config["policy"], config["seed"], config["total_timesteps"]) == ("ridge", 3, 512)
+    assert (config["env"], config["policy"], config["seed"]) == ("ImelPoint-v0", "ridge", 3)
     assert (config["rollout_size"], config["memory_size"]) == (128, 256)
-    assert {f.name for f in fields(RidgePolicy.Settings)} <= set(config)
-    assert config["policy_kwargs"] == asdict(RidgePolicy.Settings())
+    assert set(setting_names(policies()["ridge"].Settings)) <= set(config)
+    model = IMeL.load(run_dir / "model.safetensors")
+    assert (model.num_timesteps, len(model.policy.memory)) == (512, 256)
+    assert model.settings.critic_epochs == 1
 
 
-def test_progress_has_a_row_for_each_iteration(run_dir: Path) -> None:
+def test_the_logs_have_a_row_for_each_iteration_and_each_episode(run_dir: Path) -> None:
     with (run_dir / "progress.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [int(row["time/total_timesteps"]) for row in rows] == [128, 256, 384, 512]
     assert all(np.isfinite(float(row["improve/policy_kl"])) for row in rows)
-
-
-def test_the_monitor_file_has_every_episode_in_the_format_of_stable_baselines(
-    run_dir: Path,
-) -> None:
     header, *lines = (run_dir / "monitor.csv").read_text().splitlines()
     assert set(json.loads(header.removeprefix("#"))) == {"t_start", "env_id"}
     rows = list(csv.DictReader(lines))
@@ -408,32 +396,16 @@ def test_the_monitor_file_has_every_episode_in_the_format_of_stable_baselines(
     assert all(float(row["r"]) < 0.0 for row in rows)
 
 
-def test_the_saved_model_is_the_trained_one(run_dir: Path) -> None:
-    model = IMeL.load(run_dir / "model.safetensors")
-    assert model.num_timesteps == 512
-    assert len(model.policy.memory) == 256
-    assert model.settings.critic_epochs == 1
-
-
-def test_a_run_repeated_from_its_configuration_is_the_same_bit_for_bit(run_dir: Path) -> None:
-    assert main(["train", "--config", str(run_dir / "config.json"), "--run-dir", "again"]) == 0
-    assert json.loads(Path("again/config.json").read_text()) == json.loads(
-        (run_dir / "config.json").read_text()
-    )
-    first, _ = read_checkpoint(run_dir / "model.safetensors")
-    second, _ = read_checkpoint("again/model.safetensors")
-    assert set(first) == set(second)
-    for name, tensor in first.items():
-        assert torch.equal(tensor, second[name]), name
-    assert Path("again/evaluation.json").read_text() == (run_dir / "evaluation.json").read_text()
-
-
-def test_another_seed_is_another_run(run_dir: Path) -> None:
-    config = str(run_dir / "config.json")
+def test_a_run_repeated_from_its_configuration_is_the_same_bit_for_bit_and_no_other_seed_is(
+    run_dir: Path,
+) -> None:
+    config, model = str(run_dir / "config.json"), "model.safetensors"
+    assert main(["train", "--config", config, "--run-dir", "again"]) == 0
+    for name in ("config.json", "evaluation.json", "evaluations.json"):
+        assert Path("again", name).read_text() == (run_dir / name).read_text()
+    assert same_tensors(Path("again", model), run_dir / model)
     assert main(["train", "--config", config, "--seed", "4", "--run-dir", "other"]) == 0
-    first, _ = read_checkpoint(run_dir / "model.safetensors")
-    second, _ = read_checkpoint("other/model.safetensors")
-    assert not torch.equal(first["policy/memory.states"], second["policy/memory.states"])
+    assert not same_tensors(Path("other", model), run_dir / model)
 
 
 def test_by_default_each_run_gets_a_new_directory() -> None:
@@ -442,9 +414,6 @@ def test_by_default_each_run_gets_a_new_directory() -> None:
     assert main(["train", *BRIEF, "--eval-episodes", "0"]) == 0
     assert names(Path("runs/ImelPoint-v0-ridge-seed0-3")) == RUN_FILES - {"evaluation.json"}
     assert names(Path("runs/ImelPoint-v0-ridge-seed0")) == set()
-
-
-def test_the_default_directory_of_a_namespaced_environment_is_one_folder() -> None:
     with claimed(None, "Name/space:Env-v0-ridge-seed0", overwrite=False) as folder:
         assert folder == Path("runs/Name-space-Env-v0-ridge-seed0")
 
@@ -460,6 +429,7 @@ def test_a_run_is_not_overwritten_unless_asked_and_then_only_its_own_files_go(
     (folder / "traceback.txt").write_text("of an earlier failure")
     before = contents(folder)
     assert "mine already holds a run (config.json)" in refused(capsys, *argv, "--seed", "1")
+    refused(capsys, "train", "Blackjack-v1", "--run-dir", "mine", "--overwrite")
     assert contents(folder) == before
     assert main([*argv, "--seed", "1", "--overwrite"]) == 0
     assert names(folder) == RUN_FILES | {"notes.txt"}
@@ -468,71 +438,67 @@ def test_a_run_is_not_overwritten_unless_asked_and_then_only_its_own_files_go(
     assert json.loads((folder / "config.json").read_text())["seed"] == 1
 
 
-def test_a_refused_run_does_not_remove_the_one_it_would_have_overwritten(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
+def test_a_directory_in_use_by_another_run_and_a_file_are_refused(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    before = contents(run_dir)
-    place = ("--run-dir", str(run_dir), "--overwrite")
-    refused(capsys, "train", "Blackjack-v1", *place)
-    refused(capsys, "train", "ImelPoint-v0", "--gamma", "7", *place)
-    assert contents(run_dir) == before
-
-
-def test_a_directory_in_use_by_another_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ("train", *BRIEF, "--run-dir", "busy", "--overwrite")
+    argv = ("train", *BRIEF, "--overwrite", "--run-dir")
     with claimed(Path("busy"), "", overwrite=False):
-        line = refused(capsys, *argv)
+        line = refused(capsys, *argv, "busy")
         assert line == "imel: error: another process is writing a run to busy"
         assert names(Path("busy")) == set()
-    assert main(argv) == 0
-
-
-def test_a_file_cannot_be_a_run_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*argv, "busy"]) == 0
     Path("file").write_text("precious")
-    assert "file is not a folder" in refused(capsys, "train", *BRIEF, "--run-dir", "file")
+    assert "file is not a folder" in refused(capsys, *argv, "file")
     assert Path("file").read_text() == "precious"
+
+
+def test_what_a_killed_writer_left_is_no_run_and_goes() -> None:
+    run = Path("run")
+    (run / "checkpoints").mkdir(parents=True)
+    left = (
+        ".config.json.x1",
+        ".monitor.csv.monitor.csv",
+        "checkpoints/.iteration-02.safetensors.y",
+    )
+    mine = run / ".notes"
+    for file in (*(run / name for name in left), mine):
+        file.write_text("half")
+    with claimed(run, "unused", overwrite=False):
+        assert not any((run / name).exists() for name in left)
+    assert mine.exists()
 
 
 # --- runs that do not end well ---
 
 
-def test_a_non_finite_reward_ends_the_run_in_one_line_with_the_model_saved(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("env", "reason", "iteration"),
+    [
+        # At 64 steps an iteration, step 200 is in the fourth; at 16, in the thirteenth
+        ("ImelNan-v0 --n-envs 2", "environment 0 returned a non-finite reward nan at step 0 of", 3),
+        ("ImelFailing-v0", "ArithmeticError: the motor is on fire (here/traceback.txt)", 12),
+    ],
+)
+def test_an_environment_that_fails_ends_the_run_in_one_line_with_the_model_saved(
+    env: str, reason: str, iteration: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    argv = "train ImelNan-v0 --n-envs 2 --rollout-size 128 --total-timesteps 1000 --run-dir here"
-    line = refused(capsys, *argv.split())
-    assert "environment 0 returned a non-finite reward nan at step 0 of episode" in line
-    assert "here/model.safetensors" in line
-    model = IMeL.load("here/model.safetensors")
-    assert model.iteration == 3  # at 64 steps an iteration, step 200 is in the fourth
-    logs = {"config.json", "provenance.json", "progress.csv", "monitor.csv"}
-    best = {"best.safetensors", "evaluations.json"}
-    assert names(Path("here")) == logs | best | {"model.safetensors"}
-
-
-def test_an_environment_that_fails_leaves_a_traceback_and_the_model(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    argv = ["train", "ImelFailing-v0", "--total-timesteps", "100000", *SMALL, "--run-dir", "here"]
-    line = refused(capsys, *argv)
-    assert "ArithmeticError: the motor is on fire (here/traceback.txt)" in line
-    assert "in step" in Path("here/traceback.txt").read_text()
-    assert IMeL.load("here/model.safetensors").iteration == 12  # 16 steps an iteration
+    line = refused(capsys, "train", *env.split(), *SMALL, "--run-dir", "here")
+    assert reason in line
+    assert line.endswith("is in here/model.safetensors")
+    assert IMeL.load("here/model.safetensors").iteration == iteration
+    told = {"traceback.txt"} if "traceback" in reason else set()
+    assert names(Path("here")) - BEST == LOGS | told | {"model.safetensors"}
+    assert all("in step" in Path("here", name).read_text() for name in told)
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["SIGINT", "SIGTERM"]
+    ("env", "number"), [("ImelSigint-v0", signal.SIGINT), ("ImelSigterm-v0", signal.SIGTERM)]
 )
 def test_a_signal_ends_the_run_between_iterations_with_the_model_saved(
-    number: int,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    env: str, number: signal.Signals, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(SignalEnv, "number", number)
     before = signal.getsignal(number)
-    argv = ["train", "ImelSignal-v0", "--n-envs", "1", *SMALL, "--run-dir", "here"]
-    assert main(argv) == code
+    assert main(["train", env, "--n-envs", "1", *SMALL, "--run-dir", "here"]) == 128 + number
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("imel: interrupted; the model as of step 300 is in here/model")
     model = IMeL.load("here/model.safetensors")
@@ -542,17 +508,22 @@ def test_a_signal_ends_the_run_between_iterations_with_the_model_saved(
 
 def test_a_second_interrupt_ends_the_run_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     # Two environments send a signal each in the same step
-    argv = ["train", "ImelSignal-v0", "--n-envs", "2", *SMALL, "--run-dir", "here"]
+    argv = ["train", "ImelSigint-v0", "--n-envs", "2", *SMALL, "--run-dir", "here"]
     assert main(argv) == 130
     assert capsys.readouterr().err == "imel: interrupted\n"
     assert "model.safetensors" not in names(Path("here"))
 
 
 def test_an_interrupted_process_exits_130_after_saving_its_model(tmp_path: Path) -> None:
+    Path("own_policies.py").write_text(OWN)  # found though the folder is not on the path
     script = [sys.executable, "-c", "import sys; from imel.cli.main import main; sys.exit(main())"]
     argv = ["train", "Pendulum-v1", "--total-timesteps", "10000000", "--run-dir", "run", *SMALL]
     process = subprocess.Popen(
-        [*script, *argv], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*script, *argv, "--policy", "own_policies:Bold"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
     )
     progress = tmp_path / "run" / "progress.csv"
     while not (progress.is_file() and progress.stat().st_size):
@@ -563,47 +534,30 @@ def test_an_interrupted_process_exits_130_after_saving_its_model(tmp_path: Path)
     assert process.returncode == 130
     assert err.splitlines()[-1].startswith("imel: interrupted; the model as of step ")
     assert "Traceback" not in err
-    assert out.startswith("Pendulum-v1, RidgePolicy, seed 0, 8 environments\n")
-    assert IMeL.load(tmp_path / "run" / "model.safetensors").iteration >= 1
+    assert out.startswith("Pendulum-v1, Bold, seed 0, 8 environments\n")
+    assert load_file("run/model.safetensors")
 
 
 # --- eval ---
 
 
-def test_eval_repeats_the_evaluation_after_training(
+def test_eval_repeats_the_evaluation_after_training_and_says_both_kinds_of_return(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    before = contents(run_dir)
     assert main(["eval", str(run_dir), "--episodes", "3", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    stored = json.loads((run_dir / "evaluation.json").read_text())
-    assert document["deterministic"] == stored["deterministic"]
-    assert document["stochastic"]["returns"] != document["deterministic"]["returns"]
-    assert len(document["stochastic"]["returns"]) == 3
-    assert document["deterministic"]["lengths"] == [16, 16, 16]
+    stored = json.loads((run_dir / "evaluation.json").read_text())["deterministic"]
+    assert document["deterministic"] == stored
     summary = document["stochastic"]
+    assert summary["returns"] != stored["returns"]
+    assert summary["lengths"] == stored["lengths"] == [16, 16, 16]
     assert summary["mean"] == pytest.approx(np.mean(summary["returns"]))
     assert summary["std"] == pytest.approx(np.std(summary["returns"]))
     assert (summary["min"], summary["max"]) == (min(summary["returns"]), max(summary["returns"]))
 
-
-def test_the_seed_of_an_evaluation_decides_its_episodes_and_its_noise(run_dir: Path) -> None:
-    model = IMeL.load(run_dir / "model.safetensors")
-
-    def returns(seed: int, deterministic: bool) -> list[float]:
-        return evaluate(model.policy, "ImelPoint-v0", 2, seed, deterministic).returns
-
-    for deterministic in (True, False):
-        assert returns(1, deterministic) == returns(1, deterministic)
-        assert returns(1, deterministic) != returns(2, deterministic)
-
-
-def test_eval_prints_mean_and_range_of_both_kinds_of_return(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = contents(run_dir)
     assert main(["eval", str(run_dir), "--episodes", "3"]) == 0
     first, deterministic, stochastic = capsys.readouterr().out.splitlines()
-    stored = json.loads((run_dir / "evaluation.json").read_text())["deterministic"]
     assert first == "ImelPoint-v0, 3 episodes, model after 512 steps"
     assert deterministic == (
         f"deterministic  return {stored['mean']:.2f} ± {stored['std']:.2f}  "
@@ -613,29 +567,34 @@ def test_eval_prints_mean_and_range_of_both_kinds_of_return(
     assert contents(run_dir) == before
 
 
-def test_eval_takes_a_model_file_with_the_environment_named(
+def test_the_seed_of_an_evaluation_decides_its_episodes_and_its_noise(run_dir: Path) -> None:
+    model = IMeL.load(run_dir / "model.safetensors")
+    state = model.policy.generator.get_state()
+
+    def returns(seed: int, deterministic: bool) -> list[float]:
+        return evaluate(model.policy, "ImelPoint-v0", 2, seed, deterministic).returns
+
+    for deterministic in (True, False):
+        assert returns(1, deterministic) == returns(1, deterministic)
+        assert returns(1, deterministic) != returns(2, deterministic)
+    assert model.policy.generator.get_state().equal(state)
+
+
+def test_eval_takes_a_model_file_and_refuses_what_is_no_run_or_another_environment(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("lone.safetensors").write_bytes((run_dir / "model.safetensors").read_bytes())
-    assert "--env" in refused(capsys, "eval", "lone.safetensors")
-    assert main(["eval", "lone", "--env", "ImelPoint-v0", "--episodes", "2"]) == 0
-
-
-def test_eval_refuses_what_is_no_run_or_another_environment(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     Path("empty").mkdir()
     Path("text.safetensors").write_text("no model")
+    point, run = ("--env", "ImelPoint-v0"), str(run_dir)
+    assert "--env" in refused(capsys, "eval", "lone.safetensors")
+    assert main(["eval", "lone", *point, "--episodes", "2"]) == 0
     assert "empty holds no model" in refused(capsys, "eval", "empty")
     assert "no model file at absent" in refused(capsys, "eval", "absent")
-    assert "not an imel checkpoint" in refused(
-        capsys, "eval", "text.safetensors", "--env", "ImelPoint-v0"
-    )
-    assert "not made for Pendulum-v1" in refused(
-        capsys, "eval", str(run_dir), "--env", "Pendulum-v1"
-    )
-    assert "episodes=0" in refused(capsys, "eval", str(run_dir), "--episodes", "0")
-    assert "did you mean '--episodes'" in refused(capsys, "eval", str(run_dir), "--episode", "2")
+    assert "not an imel checkpoint" in refused(capsys, "eval", "text.safetensors", *point)
+    assert "not made for Pendulum-v1" in refused(capsys, "eval", run, "--env", "Pendulum-v1")
+    assert "episodes=0" in refused(capsys, "eval", run, "--episodes", "0")
+    assert "did you mean '--episodes'" in refused(capsys, "eval", run, "--episode", "2")
 
 
 def test_eval_records_a_video_where_it_can_and_says_why_where_it_cannot(
@@ -664,22 +623,13 @@ def test_plot_redraws_both_pictures_and_touches_nothing_else(
         (folder / name).write_bytes(content)
     (folder / "curve.png").unlink()
     (folder / "policy.png").write_bytes(b"")
+    assert "action=1 is not between 0 and 0" in refused(capsys, "plot", "copy", "--action", "1")
     assert main(["plot", "copy"]) == 0
     assert set(capsys.readouterr().out.split()) == {"copy/curve.png", "copy/policy.png"}
     assert contents(folder) == contents(run_dir)
 
 
-def test_plot_refuses_an_action_there_is_not_and_writes_nothing(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = contents(run_dir)
-    assert "action=1 is not between 0 and 0" in refused(
-        capsys, "plot", str(run_dir), "--action", "1"
-    )
-    assert contents(run_dir) == before
-
-
-# --- progress ---
+# --- the display of a run ---
 
 VALUES = {
     "rollout/ep_rew_mean": -12.345,
@@ -693,9 +643,9 @@ VALUES = {
 def test_on_a_terminal_the_latest_values_stand_in_a_table_with_their_names() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=100)
-    table = LiveTable("my run", 1000, console)
-    table.write(VALUES, {}, step=250)
-    table.close()
+    display = RunDisplay("my run", 1000, console)
+    display.write(VALUES, {}, step=250)
+    display.close()
     text = screen.getvalue()
     assert "my run" in text
     assert "250 of 1,000" in text
@@ -709,14 +659,14 @@ def test_elsewhere_a_line_is_printed_every_few_seconds_or_percent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("imel.runs.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("imel.runs.logs.time.monotonic", lambda: now[0])
     output = io.StringIO()
-    lines = PlainLines(1000, Console(file=output, width=40))
+    display = RunDisplay("my run", 1000, Console(file=output, width=40), begun=5)
 
     def after(seconds: float, steps: int) -> int:
         now[0] += seconds
-        lines.write(VALUES, {}, step=steps)
-        return len(output.getvalue().splitlines())
+        display.write(VALUES, {}, step=steps)
+        return len(output.getvalue().splitlines()) - 1
 
     assert after(1.0, 10) == 1  # the first
     assert after(1.0, 20) == 1  # too early
@@ -724,26 +674,10 @@ def test_elsewhere_a_line_is_printed_every_few_seconds_or_percent(
     assert after(0.1, 130) == 3  # a tenth of the run later
     assert after(0.1, 140) == 3
     assert after(0.1, 1024) == 4  # the last
-    first, *_, last = output.getvalue().splitlines()
-    assert first == (
-        "  1%  10 steps  10/s  left 0:01:39  return -12.35  sigma 0.250  policy KL 0.062"
+    title, first, *_, last = output.getvalue().splitlines()
+    assert title == "my run"
+    assert first == (  # five steps in the second of this process
+        "  1%  10 steps  5/s  left 0:03:18  return -12.35  sigma 0.250  policy KL 0.062"
         "  memories 2048"
     )
     assert last.startswith("100%  1,024 steps")
-
-
-def test_what_a_killed_writer_left_is_no_run_and_goes(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    (run / "checkpoints").mkdir(parents=True)
-    names = (
-        ".config.json.x1",
-        ".part-monitor.csv",
-        "checkpoints/.iteration-00000020.safetensors.y",
-    )
-    leftovers = [run / name for name in names]
-    mine = run / ".notes"
-    for file in (*leftovers, mine):
-        file.write_text("half")
-    with claimed(run, "unused", overwrite=False):
-        assert not any(file.exists() for file in leftovers)
-    assert mine.exists()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.stats import mannwhitneyu
 
-from imel.pictures.nearby import Array
+from imel.pictures.style import Array
 from imel.report.statistics import (
     Estimate,
     balanced_mean,

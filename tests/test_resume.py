@@ -12,13 +12,10 @@ import pytest
 from stable_baselines3.common.callbacks import BaseCallback
 
 from imel import IMeL, ImelError
-from imel.checkpoints import checkpoint
-from imel.checkpoints.run_checkpoints import (
-    RunCheckpoints,
-    checkpoints_in,
-    differences,
-    latest_checkpoint,
-)
+from imel.checkpoints import Checkpoint, RunCheckpoints, checkpoints_in, latest_checkpoint
+from imel.checkpoints.checkpoint import prepare
+from imel.checkpoints.model_file import contents_of
+from imel.checkpoints.run_checkpoints import differences
 from imel.errors import CheckpointError
 from small import BATCH, LogBook, differing, points, small_model
 
@@ -50,42 +47,49 @@ def progress_of(model: IMeL) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("policy", "settings"),
+    ("policy", "settings", "stops"),
     [
-        ("RidgePolicy", {}),
-        ("RidgePolicy", {"trust_region": 0.05, "memory_size": 5 * BATCH}),
-        ("MkiPolicy", {}),
-        ("MkiPolicy", {"std_mode": "advantage"}),
-        ("NpPolicy", {"std_mode": "model"}),
-        ("AnpPolicy", {}),
-        ("RegressorPolicy", {"std_mode": "paper"}),
-        ("NearestPolicy", {}),
+        ("RidgePolicy", {}, (3 * BATCH + 8, 8 * BATCH + 4, 10 * BATCH)),
+        ("RidgePolicy", {"trust_region": 0.05, "memory_size": 5 * BATCH}, (8 * BATCH + 4,)),
+        ("MkiPolicy", {}, (3 * BATCH + 8, 10 * BATCH)),
+        ("MkiPolicy", {"std_mode": "advantage"}, (8 * BATCH + 4,)),
+        ("NpPolicy", {"std_mode": "model"}, (3 * BATCH + 8, 8 * BATCH + 4)),
+        ("AnpPolicy", {}, (8 * BATCH + 4,)),
+        ("RegressorPolicy", {"std_mode": "paper"}, (10 * BATCH,)),
+        ("NearestPolicy", {}, (3 * BATCH + 8,)),
     ],
 )
-@pytest.mark.parametrize("stop", [3 * BATCH + 8, 8 * BATCH + 4, 10 * BATCH])
 def test_resumed_run_ends_bit_for_bit_like_the_uninterrupted_one(
-    tmp_path: Path, policy: str, settings: dict[str, Any], stop: int
+    tmp_path: Path,
+    policy: str,
+    settings: dict[str, Any],
+    stops: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = small_model(policy, **settings)
     book = LogBook.of(whole)
     learn(whole, tmp_path / "whole")
+    tensors, progress = whole.learner.tensors(), progress_of(whole)
+    for stop in stops:
+        parts = tmp_path / str(stop)
+        learn(small_model(policy, **settings), parts, stop)
+        newest = latest_checkpoint(parts)
+        assert newest is not None
+        with monkeypatch.context() as patch:  # what has been read is not read again
+            patch.setattr("imel.checkpoints.checkpoint.safe_open", None)
+            resumed = IMeL.resume(newest, points())
+        begun = resumed.iteration
+        second_book = LogBook.of(resumed)
+        learn(resumed, parts)
 
-    learn(small_model(policy, **settings), tmp_path / "parts", stop)
-    path = latest_checkpoint(tmp_path / "parts")
-    assert path is not None
-    resumed = IMeL.resume(path, points())
-    begun = resumed.iteration
-    second_book = LogBook.of(resumed)
-    learn(resumed, tmp_path / "parts")
-
-    assert resumed.num_timesteps == whole.num_timesteps
-    assert not differing(whole.learner.tensors(), resumed.learner.tensors())
-    assert progress_of(whole) == progress_of(resumed)
-    logged = [
-        [{k: v for k, v in page.items() if not k.startswith("time/")} for page in pages]
-        for pages in (book.pages[begun:], second_book.pages)
-    ]
-    assert str(logged[0]) == str(logged[1])  # as text, since a NaN equals nothing
+        assert resumed.num_timesteps == whole.num_timesteps
+        assert not differing(tensors, resumed.learner.tensors())
+        assert progress_of(resumed) == progress
+        logged = [
+            [{k: v for k, v in page.items() if not k.startswith("time/")} for page in pages]
+            for pages in (book.pages[begun:], second_book.pages)
+        ]
+        assert str(logged[0]) == str(logged[1])  # as text, since a NaN equals nothing
 
 
 def test_remaining_timesteps_are_those_not_taken_yet(tmp_path: Path) -> None:
@@ -98,28 +102,26 @@ def test_remaining_timesteps_are_those_not_taken_yet(tmp_path: Path) -> None:
 def test_environments_start_again_at_checkpoints_only(tmp_path: Path) -> None:
     with_checkpoints = learn(small_model(), tmp_path, every=4)
     steps = with_checkpoints.policy.memory.column("steps")
-    episodes_with = with_checkpoints.clock.next_episode
+    episodes_with = with_checkpoints.learner.clock.next_episode
     without = small_model()
     without.learn(TOTAL)
     # One episode of 16 steps a rollout and environment; two checkpoints end four episodes more
-    assert episodes_with == without.clock.next_episode + 2 * 4
+    assert episodes_with == without.learner.clock.next_episode + 2 * 4
     assert int(steps.max()) == 15
 
 
-def test_the_last_few_checkpoints_are_kept(tmp_path: Path) -> None:
+def test_the_last_few_checkpoints_are_kept_and_what_a_killed_writer_left_is_none(
+    tmp_path: Path,
+) -> None:
+    assert latest_checkpoint(tmp_path / "absent") is None
     learn(small_model(), tmp_path, every=2)
-    names = [path.name for path in checkpoints_in(tmp_path)]
+    (tmp_path / ".iteration-00000012.safetensors.x1y2").write_bytes(b"half a checkpoint")
+    paths = checkpoints_in(tmp_path)
+    names = [path.name for path in paths]
     assert names == ["iteration-00000008.safetensors", "iteration-00000010.safetensors"]
-
-
-def test_what_a_killed_writer_left_is_no_checkpoint(tmp_path: Path) -> None:
-    learn(small_model(), tmp_path)
-    leftover = tmp_path / ".iteration-00000012.safetensors.x1y2"
-    leftover.write_bytes(b"half a checkpoint")
     latest = latest_checkpoint(tmp_path)
     assert latest is not None
-    assert latest.name == "iteration-00000009.safetensors"
-    assert len(checkpoints_in(tmp_path)) == 2
+    assert latest.path == paths[-1]
 
 
 def test_a_damaged_newest_checkpoint_is_refused_unless_an_older_one_will_do(
@@ -132,14 +134,12 @@ def test_a_damaged_newest_checkpoint_is_refused_unless_an_older_one_will_do(
     newest.write_bytes(content)
     with pytest.raises(CheckpointError, match=newest.name):
         latest_checkpoint(tmp_path)
-    assert latest_checkpoint(tmp_path, fall_back=True) == older
+    whole = latest_checkpoint(tmp_path, fall_back=True)
+    assert isinstance(whole, Checkpoint)
+    assert whole.path == older
     older.write_bytes(b"")
     with pytest.raises(CheckpointError, match=newest.name):
         latest_checkpoint(tmp_path, fall_back=True)
-
-
-def test_a_folder_without_checkpoints_has_no_latest(tmp_path: Path) -> None:
-    assert latest_checkpoint(tmp_path / "absent") is None
 
 
 @pytest.mark.parametrize("arguments", [{"every": 0}, {"keep": 0}])
@@ -206,8 +206,7 @@ def test_a_run_goes_on_while_a_checkpoint_is_written(
 def test_a_checkpoint_holds_what_the_model_was_when_it_was_taken(tmp_path: Path) -> None:
     model = small_model().learn(BATCH)
     before = {name: tensor.clone() for name, tensor in model.learner.tensors().items()}
-    write = checkpoint.prepare(tmp_path / "model", *model.contents())
+    write = prepare(tmp_path / "model", *contents_of(model))
     model.policy.memory.states.fill_(7.0)
-    model.critic.zero_grad()
     write()
     assert not differing(before, IMeL.load(tmp_path / "model").learner.tensors())

@@ -1,11 +1,12 @@
-"""The way of a transition through the package stays short enough to be read."""
+"""The ways through the package stay short enough to be read."""
 
 from __future__ import annotations
 
-from transition_path import LIMIT, transition_path
+from transition_path import LIMITS, paths
 
 
-def test_a_transition_passes_few_files() -> None:
-    files = transition_path()
-    assert "rollout.py" in files
-    assert len(files) <= LIMIT, files
+def test_a_transition_and_each_command_pass_few_files() -> None:
+    found = paths()
+    assert "data/rollout.py" in found["a transition"]
+    for way, limit in LIMITS.items():
+        assert len(found[way]) <= limit, (way, found[way])

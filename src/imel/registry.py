@@ -26,6 +26,7 @@ P = TypeVar("P", bound="type[Policy]")
 
 GROUP = "imel.policies"
 """The group of entry points in which other packages name their policies."""
+_OWN = ("ridge", "mki", "np", "anp", "nearest", "regressor")
 _REGISTERED: dict[str, type[Policy]] = {}
 
 
@@ -46,7 +47,7 @@ def register(name: str, label: str | None = None) -> Callable[[P], P]:
 def policies() -> dict[str, type[Policy]]:
     """Return the policies of imel and of installed packages, by their names."""
     importlib.import_module("imel.policies")  # which registers its own
-    return {**_installed(), **{name: kind for name, kind in _REGISTERED.items() if _ours(kind)}}
+    return {**{name: _REGISTERED[name] for name in _OWN}, **_installed()}
 
 
 @functools.cache
@@ -55,10 +56,6 @@ def _installed() -> dict[str, type[Policy]]:
     for entry in importlib.metadata.entry_points(group=GROUP):
         found[entry.name] = _required(entry.load(), entry.value)
     return found
-
-
-def _ours(policy_class: type[Policy]) -> bool:
-    return policy_class.__module__.startswith("imel.")
 
 
 def policy_names() -> list[str]:

@@ -17,10 +17,15 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from imel.errors import SettingsError, nearest_name
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+D = TypeVar("D", bound="DataclassInstance")
 Backend = Literal["gymnasium", "envpool"]
 _LARGEST = 1e30
 
@@ -134,25 +139,11 @@ class Settings:
     batch_size: int = 256
     """Minibatch of the critic's gradient steps."""
 
-    def updated(self, changes: Mapping[str, Any], of: str = "IMeL") -> Self:
-        """Return these settings with some changed; refuse unknown names and bad values.
-
-        :param of: whose settings they are, for the refusal
-        """
-        hints = typing.get_type_hints(type(self))
-        declared = {f.name: f.metadata for f in fields(self)}
-        for name, value in changes.items():
-            if name not in declared:
-                raise SettingsError(f"{of} has no '{name}'; {nearest_name(name, declared)}")
-            if declared[name].get("scheduled"):
-                parse_schedule(name, value)
-            else:
-                _check(name, value, hints[name], declared[name])
-        plain: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in changes.items()
-        }
-        return replace(self, **plain)
+    def updated(
+        self, changes: Mapping[str, Any], of: str = "IMeL", also: Iterable[str] = ()
+    ) -> Self:
+        """Return these settings with some changed: see the function of this name."""
+        return updated(self, changes, of, also)
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data; refuse callable schedules, which could only be pickled."""
@@ -168,7 +159,30 @@ class Settings:
         return document
 
 
-def setting_names(settings: Settings | type[Settings]) -> list[str]:
+def updated(
+    instance: D, changes: Mapping[str, Any], of: str = "IMeL", also: Iterable[str] = ()
+) -> D:
+    """Return a dataclass with some fields changed; refuse unknown names and bad values.
+
+    :param of: whose fields they are, for the refusal
+    :param also: names of something else that a misspelt one may have meant
+    """
+    hints = typing.get_type_hints(type(instance))
+    declared = {f.name: f.metadata for f in fields(instance)}
+    for name, value in changes.items():
+        if name not in declared:
+            raise SettingsError(f"{of} has no '{name}'; {nearest_name(name, [*declared, *also])}")
+        if declared[name].get("scheduled"):
+            parse_schedule(name, value)
+        else:
+            _check(name, value, hints[name], declared[name])
+    plain: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in changes.items()
+    }
+    return replace(instance, **plain)
+
+
+def setting_names(settings: DataclassInstance | type[DataclassInstance]) -> list[str]:
     """Return the names of all settings."""
     return [f.name for f in fields(settings)]
 
@@ -195,8 +209,9 @@ def _check(name: str, value: Any, hint: Any, declared: Mapping[str, Any]) -> Non
         low = (1 if hint is int else 0.0) if low is None else low
         if not low <= value <= high:
             raise SettingsError(f"{name}={value!r} is not between {low} and {high}")
-    elif isinstance(hint, type) and not isinstance(value, hint):
-        raise SettingsError(f"{name}={value!r} is not of type {hint.__name__}")
+    elif isinstance(hint, type | UnionType) and not isinstance(value, hint):
+        expected = getattr(hint, "__name__", str(hint))
+        raise SettingsError(f"{name}={value!r} is not of type {expected}")
 
 
 # --- schedules: of Stable-Baselines3's remaining progress, 1 at the start and 0 at the end ---

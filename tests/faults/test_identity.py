@@ -67,7 +67,7 @@ def edit(folder: Path, **changes: Any) -> None:
         ({"threads": 2}, "threads: 1 then, 2 now"),
         ({"seed": 3}, "seed: 0 then, 3 now"),
         ({"env": "MountainCarContinuous-v0"}, "env: 'Pendulum-v1' then"),
-        ({"policy_kwargs": {"features": 16}}, "policy_kwargs: "),
+        ({"features": 16}, "features: 256 then, 16 now"),
         ({"total_timesteps": 512}, "total_timesteps: 384 then, 512 now"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -147,7 +147,7 @@ def test_fault_23_another_runs_model_in_a_runs_folder_is_refused(
         (run / "provenance.json").unlink()
         shutil.rmtree(run / "checkpoints")
     line = refusal(capsys, *argv, run)
-    assert ("belongs to another run" if known else "holds a MkiPolicy, not the ridge") in line
+    assert ("belongs to another run" if known else "holds mki, not the ridge") in line
 
 
 @pytest.mark.parametrize(

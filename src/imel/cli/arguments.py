@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import typing
 from collections.abc import Iterator, Sequence
@@ -16,11 +17,13 @@ import tyro
 from rich.console import Console
 
 from imel.errors import SettingsError, nearest_name
+from imel.registry import find_policy
 from imel.runs.layout import BEST
 from imel.runs.stored import StoredRun, find_run
 
 RunPath = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 """A run directory, or a model file."""
+OwnPolicy = Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")]
 EnvironmentId = Annotated[str | None, tyro.conf.arg(metavar="ENV")]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 Number = Annotated[int | None, tyro.conf.arg(metavar="N")]
@@ -36,6 +39,8 @@ class StoredRunArguments:
     """A run directory, or a model file."""
     env: EnvironmentId = None
     """Environment id, if not the one the run was trained on."""
+    policy: OwnPolicy = None
+    """The run's policy, if it is a class of your own: no file is a reason to run code."""
     best: Flag = False
     """Take the best model of the evaluations during training, not the last one."""
     threads: int = 1
@@ -45,77 +50,57 @@ class StoredRunArguments:
         """Find the run; refuse numbers that are too small."""
         require_at_least(self, **least, threads=1)
         torch.set_num_threads(self.threads)
+        if self.policy is not None:
+            find_policy(self.policy)
         return find_run(self.run / BEST if self.best else self.run, self.env)
 
 
-def parse(argument_class: type[Any], argv: Sequence[str], prog: str, description: str) -> Any:
-    """An instance of a dataclass from flags; nested dataclasses are groups, not prefixes."""
-    _refuse_unknown_flags(argument_class, argv)
-    complaint = io.StringIO()
+def parse(
+    argument_class: type[Any], argv: Sequence[str], prog: str, description: str | None = None
+) -> Any:
+    """Return an instance of a dataclass from flags; nested dataclasses are groups, not prefixes.
+
+    :param description: what the help says first; the class's docstring if not given
+    """
+    valid = {"--help", *flags_of(argument_class)}
+    for flag in (word.partition("=")[0].replace("_", "-") for word in argv):
+        if flag.startswith("--") and flag not in valid:
+            raise SettingsError(f"unknown flag '{flag}'; {nearest_name(flag, valid)}")
+    complaint, groups = io.StringIO(), (tyro.conf.OmitArgPrefixes,)
     try:
         with contextlib.redirect_stderr(complaint):
             return tyro.cli(
-                argument_class,
-                args=list(argv),
-                prog=prog,
-                description=description,
-                config=(tyro.conf.OmitArgPrefixes,),
+                argument_class, args=argv, prog=prog, description=description, config=groups
             )
     except SystemExit as leaving:
         if not leaving.code:
             raise
-        raise SettingsError(
-            f"{_first_paragraph(complaint.getvalue())} (see {prog} --help)"
-        ) from None
-
-
-def peek(argv: Sequence[str], flag: str) -> str | None:
-    """The value given to a flag, before there is a parser that knows what is valid."""
-    value = None
-    for i, word in enumerate(argv):
-        name, equals, attached = word.partition("=")
-        if name != flag:
-            continue
-        if equals:
-            value = attached
-        elif i + 1 < len(argv):
-            value = argv[i + 1]
-    return value
+        framed = (line.strip("│ ") for line in complaint.getvalue().splitlines()[1:])
+        said = " ".join(itertools.takewhile(lambda line: line.strip("─╰╯"), framed))
+        raise SettingsError(f"{said} (see {prog} --help)") from None
 
 
 def flags_of(argument_class: type[Any]) -> Iterator[str]:
-    """Every flag a dataclass stands for."""
-    plain = typing.get_type_hints(argument_class)
-    annotated = typing.get_type_hints(argument_class, include_extras=True)
-    for field in fields(argument_class):
-        hint, name = plain[field.name], field.name.replace("_", "-")
-        if is_dataclass(hint):
-            yield from flags_of(typing.cast("type[Any]", hint))
-        elif tyro.conf.Positional not in getattr(annotated[field.name], "__metadata__", ()):
-            yield f"--{name}"
-            if hint is bool:
-                yield f"--no-{name}"
+    """Yield every flag a dataclass stands for."""
+    hints = typing.get_type_hints(argument_class, include_extras=True)
+    for name in (field.name for field in fields(argument_class)):
+        if is_dataclass(hints[name]):
+            yield from flags_of(hints[name])
+        elif tyro.conf.Positional not in getattr(hints[name], "__metadata__", ()):
+            yield f"--{name.replace('_', '-')}"
+            if bool in (hints[name], getattr(hints[name], "__origin__", None)):
+                yield f"--no-{name.replace('_', '-')}"
 
 
-def _refuse_unknown_flags(argument_class: type[Any], argv: Sequence[str]) -> None:
-    valid = {"--help", *flags_of(argument_class)}
-    for word in argv:
-        flag = word.partition("=")[0].replace("_", "-")
-        if flag.startswith("--") and flag not in valid:
-            raise SettingsError(f"unknown flag '{flag}'; {nearest_name(flag, valid)}")
+def split_flags(argv: Sequence[str]) -> list[str]:
+    """Return a command line in which no word is --flag=value."""
+    return [part for word in argv for part in word.split("=", 1 if word[:2] == "--" else 0)]
 
 
-def _first_paragraph(box: str) -> str:
-    """The text of tyro's framed message up to its first rule, on one line."""
-    words: list[str] = []
-    for line in box.splitlines():
-        if line.startswith(("╭", "╰")):
-            continue
-        content = line.strip("│ ")
-        if content and not content.strip("─"):
-            break
-        words += content.split()
-    return " ".join(words) or "invalid arguments"
+def peek(words: Sequence[str], flag: str) -> str | None:
+    """Return the last value given to a flag, before there is a parser that knows what is valid."""
+    values = [value for name, value in itertools.pairwise(words) if name == flag]
+    return values[-1] if values else None
 
 
 def require_at_least(arguments: Any, **least: int) -> None:

@@ -9,19 +9,17 @@ from dataclasses import dataclass
 from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.runs.evaluation import EVALUATION_SEED, evaluate, record_video
 
-_DESCRIPTION = """\
-Play episodes with a trained policy and report their returns.
-
-examples:
-  imel eval runs/mountaincar
-  imel eval runs/mountaincar --episodes 100 --json
-  imel eval model.safetensors --env Pendulum-v1
-  MUJOCO_GL=egl imel eval runs/cheetah --video"""
-
 
 @dataclass(frozen=True)
 class EvalArguments(StoredRunArguments):
-    """What is played, and how often."""
+    """Play episodes with a trained policy and report their returns.
+
+    examples:
+      imel eval runs/mountaincar
+      imel eval runs/mountaincar --episodes 100 --json
+      imel eval model.safetensors --env Pendulum-v1
+      MUJOCO_GL=egl imel eval runs/cheetah --video
+    """
 
     episodes: int = 20
     """Episodes to play with the mean action, and again with sampled ones."""
@@ -35,27 +33,25 @@ class EvalArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: EvalArguments = parse(EvalArguments, argv, "imel eval", _DESCRIPTION)
-    stored = arguments.open(episodes=1)
-    env = stored.environment()
-    model = stored.load()
-    episodes, seed = arguments.episodes, arguments.seed
+    given: EvalArguments = parse(EvalArguments, argv, "imel eval")
+    stored = given.open(episodes=1)
+    env, model = stored.environment(), stored.load()
     played = {
-        "deterministic": evaluate(model.policy, env, episodes, seed),
-        "stochastic": evaluate(model.policy, env, episodes, seed, deterministic=False),
+        kind: evaluate(model.policy, env, given.episodes, given.seed, kind == "deterministic")
+        for kind in ("deterministic", "stochastic")
     }
-    if not arguments.json:
-        print(f"{env}, {episodes} episodes, model after {model.num_timesteps:,} steps")
+    if not given.json:
+        print(f"{env}, {given.episodes} episodes, model after {model.num_timesteps:,} steps")
         for kind, returns in played.items():
             print(f"{kind:<13}  return {returns}")
-    video = record_video(model.policy, env, stored.folder, seed) if arguments.video else None
-    if arguments.json:
+    video = record_video(model.policy, env, stored.folder, given.seed) if given.video else None
+    if given.json:
         document = {
             "env": env,
             "model": str(stored.model_path),
             "timesteps": model.num_timesteps,
-            "seed": seed,
-            "episodes": episodes,
+            "seed": given.seed,
+            "episodes": given.episodes,
             **{kind: returns.as_json() for kind, returns in played.items()},
             "video": None if video is None else str(video),
         }

@@ -45,7 +45,7 @@ _EXAMPLES = """\
 
 
 def help_text() -> str:
-    """What `imel --help` prints."""
+    """Return what `imel --help` prints."""
     commands = "\n".join(f"  {name:<8} {line}" for name, line in COMMANDS.items())
     return (
         "usage: imel COMMAND [options]\n\n"
@@ -57,12 +57,12 @@ def help_text() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command line; its exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if argv is None:
-        _speak_in_lines()
+    """Run a command line, that of this process by default; return its exit code."""
+    if argv is None:  # warnings and failures of other threads are a line, in a process of our own
+        warnings.formatwarning = lambda message, *_: f"imel: warning: {message}\n"
+        threading.excepthook = lambda failed: print(f"imel: {failed.exc_value}", file=sys.stderr)
     try:
-        return _dispatch(arguments)
+        return _dispatch(*(sys.argv[1:] if argv is None else argv))
     except (ImelError, OSError) as error:  # also a full disk, a missing file
         line = " ".join(str(error).split()) or type(error).__name__
         print(f"imel: error: {line}", file=sys.stderr)
@@ -77,21 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
 
 
-def _speak_in_lines() -> None:
-    """Let warnings and failures of other threads be a line, in a process of our own."""
-    warnings.formatwarning = lambda message, *_: f"imel: warning: {message}\n"
-    threading.excepthook = lambda failed: print(f"imel: {failed.exc_value}", file=sys.stderr)
-
-
-def _dispatch(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(help_text())
-        return 0
-    name, rest = arguments[0], arguments[1:]
-    if name == "--version":
-        print(f"imel {__version__}")
+def _dispatch(name: str = "--help", *arguments: str) -> int:
+    if name in ("-h", "--help", "--version"):
+        print(f"imel {__version__}" if name == "--version" else help_text())
         return 0
     if name not in COMMANDS:
         raise SettingsError(f"unknown command '{name}'; {nearest_name(name, COMMANDS)}")
-    code: int = importlib.import_module(f"imel.cli.{name}").run(rest)
+    code: int = importlib.import_module(f"imel.cli.{name}").run(arguments)
     return code

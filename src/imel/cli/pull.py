@@ -13,22 +13,22 @@ from imel.cli.arguments import parse
 from imel.errors import ImelError
 from imel.hub import pull_from_hub
 
-_DESCRIPTION = """\
-Get a published run. Only files of known kinds are fetched, none of which holds code, and the
-model's checksums are compared.
-
-examples:
-  imel pull me/imel-cheetah                     into runs/imel-cheetah
-  imel pull me/imel-cheetah --revision v1 --run-dir runs/first
-  imel pull ./shared/imel-cheetah"""
-
 _SHOWN = 10
 """Names of files left out that are printed."""
 
 
 @dataclass(frozen=True)
 class PullArguments:
-    """What is fetched, and where to."""
+    """Get a published run.
+
+    Only files of known kinds are fetched, none of which holds code, and the model's checksums are
+    compared.
+
+    examples:
+      imel pull me/imel-cheetah                     into runs/imel-cheetah
+      imel pull me/imel-cheetah --revision v1 --run-dir runs/first
+      imel pull ./shared/imel-cheetah
+    """
 
     repo: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="REPO")]
     """USER/NAME on the hub; or a folder, if it begins with a dot, a slash or a tilde."""
@@ -40,12 +40,12 @@ class PullArguments:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: PullArguments = parse(PullArguments, argv, "imel pull", _DESCRIPTION)
-    name = Path(arguments.repo).name
-    if arguments.run_dir is None and name in ("", ".."):
-        raise ImelError(f"{arguments.repo} has no name for a run: give one by --run-dir DIR")
-    folder = arguments.run_dir or Path("runs", name)
-    left_out = pull_from_hub(arguments.repo, folder, revision=arguments.revision)
+    given: PullArguments = parse(PullArguments, argv, "imel pull")
+    name = Path(given.repo).name
+    if given.run_dir is None and name in ("", ".."):
+        raise ImelError(f"{given.repo} has no name for a run: give one by --run-dir DIR")
+    folder = given.run_dir or Path("runs", name)
+    left_out = pull_from_hub(given.repo, folder, revision=given.revision)
     if left_out:
         more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
         print(f"left out, of no known kind: {', '.join(left_out[:_SHOWN])}{more}")

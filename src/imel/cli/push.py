@@ -11,19 +11,18 @@ import tyro
 from imel.cli.arguments import Flag, RunPath, parse
 from imel.hub import push_to_hub
 
-_DESCRIPTION = """\
-Publish a run: its model, settings, logs and pictures, with a model card made from them. Nothing
-else in the folder is sent. You are who `hf auth login` or HF_TOKEN says.
-
-examples:
-  imel push runs/cheetah me/imel-cheetah                private, for you alone
-  imel push runs/cheetah me/imel-cheetah --public --license mit
-  imel push runs/cheetah ./shared/imel-cheetah          into a folder instead"""
-
 
 @dataclass(frozen=True)
 class PushArguments:
-    """What is published, and where."""
+    """Publish a run: its model, settings, logs and pictures, with a model card made from them.
+
+    Nothing else in the folder is sent. You are who `hf auth login` or HF_TOKEN says.
+
+    examples:
+      imel push runs/cheetah me/imel-cheetah                private, for you alone
+      imel push runs/cheetah me/imel-cheetah --public --license mit
+      imel push runs/cheetah ./shared/imel-cheetah          into a folder instead
+    """
 
     run: RunPath
     """The run directory."""
@@ -37,9 +36,6 @@ class PushArguments:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: PushArguments = parse(PushArguments, argv, "imel push", _DESCRIPTION)
-    place = push_to_hub(
-        arguments.run, arguments.repo, private=not arguments.public, licence=arguments.license
-    )
-    print(place)
+    given: PushArguments = parse(PushArguments, argv, "imel push")
+    print(push_to_hub(given.run, given.repo, private=not given.public, licence=given.license))
     return 0

@@ -26,7 +26,8 @@ from imel.hub.card import model_card
 from imel.registry import loaded_policy
 from imel.runs import layout
 from imel.runs.layout import CONFIG, EVALUATION, MODEL, read_evaluation, read_table, write_json
-from imel.runs.stored import differences_to_config, outcome_of, read_own
+from imel.runs.plan import outcome_of
+from imel.runs.stored import StoredRun, differences_to_config
 
 CARD = "README.md"
 PICTURES = (layout.CURVE, layout.POLICY)
@@ -188,8 +189,8 @@ def _require_small(path: Path, size: int) -> None:
 
 def _check(folder: Path) -> None:
     """Refuse a damaged model, and files that are not what their names say."""
-    manifest = read_own(folder / MODEL, folder)
-    if loaded_policy(manifest["policy"]):  # a class of somebody's own is not here to be asked
+    manifest = StoredRun.of(folder).own(folder / MODEL).document
+    if loaded_policy(manifest["policy"]) is not None:  # somebody's own cannot be asked
         IMeL.load(folder / MODEL)
     config, evaluation = read_table(folder / CONFIG), read_evaluation(folder / EVALUATION)
     claimed = {"env": config.get("env"), "timesteps": manifest["progress"]["num_timesteps"]}

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
@@ -42,6 +42,7 @@ from imel.settings import Settings as CommonSettings
 from imel.settings import marked, setting_names
 
 if TYPE_CHECKING:
+    from imel.checkpoints.checkpoint import Source
     from imel.explain.explanation import Readable
     from imel.learner import LearnerState
     from imel.policies.names import DimensionNames
@@ -122,15 +123,18 @@ class Policy(BasePolicy):
     # --- settings ---
 
     @classmethod
-    def make_settings(cls, changes: Mapping[str, Any]) -> Any:
-        """Return the policy's settings with some changed: the one place that checks them."""
+    def make_settings(cls, changes: Mapping[str, Any], also: Iterable[str] = ()) -> Any:
+        """Return the policy's settings with some changed: the one place that checks them.
+
+        :param also: names of something else that a misspelt one may have meant
+        """
         for name in sorted(changes.keys() - set(setting_names(cls.Settings))):
             every = registry.policies().values()
             users = [each.__name__ for each in every if name in setting_names(each.Settings)]
             if users:
                 said = f"{', '.join(users)} {'does' if len(users) == 1 else 'do'}"
                 raise SettingsError(f"{cls.__name__} does not use '{name}'; {said}")
-        settings = cls.Settings().updated(changes, cls.__name__)
+        settings = cls.Settings().updated(changes, cls.__name__, also)
         cls.check_settings(settings)
         return settings
 
@@ -296,7 +300,7 @@ class Policy(BasePolicy):
         save_policy(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:
+    def load(cls, path: Source, device: torch.device | str = "cpu") -> Self:
         """Read a policy from a checkpoint of a policy or of a whole model."""
         from imel.checkpoints.model_file import load_policy
 

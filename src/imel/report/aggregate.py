@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from imel.pictures.nearby import quiet_axes
+from imel.pictures.style import quiet_axes
 from imel.report.names import Styles, algorithm_name, legend_handles, styles
 from imel.report.results import Results
 from imel.report.scores import Scale, overall, overall_difference, profile, strata

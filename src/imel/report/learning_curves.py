@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from imel.pictures.nearby import Array, quiet_axes
+from imel.pictures.style import Array, quiet_axes
 from imel.report.names import Styles, legend_handles, short_steps, styles
 from imel.report.results import (
     FinishedRun,

@@ -9,7 +9,7 @@ from importlib import resources
 
 import numpy as np
 
-from imel.pictures.nearby import Array
+from imel.pictures.style import Array
 from imel.report.names import algorithm_name, task_title
 from imel.report.results import Group, Results, TaskResults, cost_ratio, panel_title
 from imel.report.scores import (

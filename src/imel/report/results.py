@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from imel.pictures.nearby import Array
+from imel.pictures.style import Array
 from imel.report.names import algorithm_order, short_steps, task_order, task_title
 
 Row = Mapping[str, Any]

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from imel.pictures.nearby import Array
+from imel.pictures.style import Array
 from imel.report.results import Results, TaskResults, panel_title
 from imel.report.statistics import (
     Estimate,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import trim_mean
 
-from imel.pictures.nearby import Array
+from imel.pictures.style import Array
 
 Statistic = Callable[[Sequence[Array]], Array]
 """Reduces the last axis of all strata together; whatever axes are before it stay."""

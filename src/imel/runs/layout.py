@@ -1,10 +1,12 @@
-"""A run's folder: how it is named, claimed by one process at a time, and cleared."""
+"""A run's folder: its files by name, one process at a time in it, and what its JSON files hold."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
+import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,33 +34,38 @@ TRACEBACK = "traceback.txt"
 CHECKPOINTS = "checkpoints"
 VIDEO = "evaluation"  # RecordVideo appends -episode-0.mp4
 
-_LEFT_BY_A_KILLED_WRITER = (
-    *(
-        f".{name}.*"
-        for name in (CONFIG, PROVENANCE, MODEL, BEST, EVALUATION, EVALUATIONS, TRACKING)
-    ),
-    *(f".part-{name}" for name in (PROGRESS, PROGRESS_JSON, MONITOR)),
-    f"{CHECKPOINTS}/.iteration-*.safetensors.*",
-)
-
 _MADE_BY_A_RUN = (
     *(CONFIG, PROVENANCE, PROGRESS, PROGRESS_JSON, MONITOR, MODEL, BEST, EVALUATION),
     *(EVALUATIONS, TRACKING, TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION, LESSONS, DELETION),
     "events.out.tfevents.*",
-    f"{CHECKPOINTS}/iteration-*.safetensors",
-    f"{VIDEO}-episode-*.mp4",
+    *(f"{CHECKPOINTS}/iteration-*.safetensors", f"{VIDEO}-episode-*.mp4"),
 )
+_LEFT_BY_A_KILLED_WRITER = [path.with_name(f".{path.name}.*") for path in map(Path, _MADE_BY_A_RUN)]
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Keep a folder for this process until the block ends; remove what a killed writer left."""
+    with locked(folder, f"another process is writing a run to {folder}"):
+        for pattern in _LEFT_BY_A_KILLED_WRITER:
+            for file in folder.glob(str(pattern)):
+                file.unlink()
+        yield
 
 
 @contextlib.contextmanager
 def claimed(path: Path | None, default_name: str, overwrite: bool) -> Iterator[Path]:
-    """Lock a folder without a run in it for this process until the block ends.
+    """Hold a folder for a new run until the block ends.
 
     A folder named by the user is refused if it holds a run already, unless that may be
     overwritten; the default one is always new.
     """
-    folder = _new_folder(default_name) if path is None else _named_folder(path)
-    with _locked(folder):
+    folder = _new_folder(default_name) if path is None else path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise ImelError(f"{folder} is not a folder: a run cannot be kept there") from None
+    with held(folder):
         present = files_of_a_run(folder)
         if present and not overwrite:
             raise ImelError(
@@ -70,81 +77,9 @@ def claimed(path: Path | None, default_name: str, overwrite: bool) -> Iterator[P
         yield folder
 
 
-@contextlib.contextmanager
-def reopened(folder: Path) -> Iterator[None]:
-    """Lock a folder with a run in it for this process until the block ends."""
-    if not (folder / CONFIG).is_file():
-        raise ImelError(f"{folder} holds no run to resume (no {CONFIG})")
-    with _locked(folder):
-        yield
-
-
-def files_of_a_run(folder: Path) -> list[Path]:
-    """List the files in a folder that a run makes; nothing else is ever removed."""
-    return [file for pattern in _MADE_BY_A_RUN for file in sorted(folder.glob(pattern))]
-
-
-def write_json(path: Path, document: Any) -> None:
-    """Write a document so that the name never holds half of it."""
-    write_atomically(path, (json.dumps(document, indent=2) + "\n").encode())
-
-
-def read_json(path: Path) -> Any:
-    """Read what `write_json` wrote, or refuse by name what a user broke since."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ImelError(f"{path} is not valid JSON: {error}") from None
-
-
-def read_table(path: Path) -> dict[str, Any]:
-    """Read a JSON table; empty where there is no such file."""
-    document = read_json(path) if path.is_file() else {}
-    if not isinstance(document, dict):
-        raise ImelError(f"{path} holds no table of settings")
-    return document
-
-
-def read_evaluation(path: Path) -> dict[str, Any]:
-    """Read what an evaluation came to; empty where there is none, refused where it is none."""
-    return _checked_evaluation(read_table(path), path) if path.is_file() else {}
-
-
-def read_evaluations(path: Path) -> list[dict[str, Any]]:
-    """Read the evaluations during training; none where there is no file, refused as above."""
-    rows = read_json(path) if path.is_file() else []
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ImelError(f"{path} holds no list of evaluations")
-    return [_checked_evaluation(row, path) for row in rows]
-
-
-def _checked_evaluation(document: dict[str, Any], path: Path) -> dict[str, Any]:
-    played = document.get("deterministic")
-    numbers: list[Any] = [document.get(name) for name in ("timesteps", "episodes", "seed")]
-    if not isinstance(played, dict):
-        numbers.append(None)
-    else:
-        numbers += [played.get(name) for name in ("mean", "std", "min", "max")]
-        returns = played.get("returns")
-        numbers += returns if isinstance(returns, list) and returns else [None]
-    # Of a NaN no comparison is true
-    if not all(type(number) in (int, float) and abs(number) <= 1e300 for number in numbers):
-        raise ImelError(f"{path} is not an evaluation: its numbers are missing or no numbers")
-    assert isinstance(played, dict)
-    returns = played["returns"]
-    summary = {"mean": sum(returns) / len(returns), "min": min(returns), "max": max(returns)}
-    if document["episodes"] != len(returns) or not all(
-        math.isclose(played[name], value, rel_tol=1e-6, abs_tol=1e-6)
-        for name, value in summary.items()
-    ):
-        raise ImelError(f"{path} is not an evaluation: its summary is not that of its returns")
-    return document
-
-
 def _new_folder(name: str) -> Path:
-    """runs/NAME, or runs/NAME-2, -3, ... if there are such runs already."""
-    name = name.replace("/", "-").replace(":", "-")
-    number = 1
+    """Make runs/NAME, or runs/NAME-2, -3, ... if there are such runs already."""
+    name, number = re.sub("[/:]", "-", name), 1
     while True:
         folder = Path("runs", name if number == 1 else f"{name}-{number}")
         try:
@@ -155,18 +90,62 @@ def _new_folder(name: str) -> Path:
             return folder
 
 
-def _named_folder(folder: Path) -> Path:
+def files_of_a_run(folder: Path) -> list[Path]:
+    """List the files in a folder that a run makes; nothing else is ever removed."""
+    return [file for pattern in _MADE_BY_A_RUN for file in sorted(folder.glob(pattern))]
+
+
+# --- JSON ---
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a document so that the name never holds half of it."""
+    write_atomically(path, (json.dumps(document, indent=2) + "\n").encode())
+
+
+def read_json(path: Path, absent: Any = None) -> Any:
+    """Read a file of JSON, or of TOML by its name; return `absent` where there is none."""
+    if not path.is_file():
+        return absent
+    kind, parse = ("TOML", tomllib.loads) if path.suffix == ".toml" else ("JSON", json.loads)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise ImelError(f"{folder} is not a folder: a run cannot be kept there") from None
-    return folder
+        return parse(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:  # also numbers of many digits
+        raise ImelError(f"{path} is not valid {kind}: {error}") from None
 
 
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    with locked(folder, f"another process is writing a run to {folder}"):
-        for pattern in _LEFT_BY_A_KILLED_WRITER:  # and nobody is writing now
-            for file in folder.glob(pattern):
-                file.unlink()
-        yield
+def read_table(path: Path) -> dict[str, Any]:
+    """Read a table; empty where there is no such file."""
+    document = read_json(path, absent={})
+    if not isinstance(document, dict):
+        raise ImelError(f"{path} holds no table of settings")
+    return document
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Read an evaluation; empty where there is none, refused if its numbers cannot be true."""
+    document = read_json(path)
+    return {} if document is None else _checked(document, path)
+
+
+def read_evaluations(path: Path) -> list[dict[str, Any]]:
+    """Read the evaluations during training; none where there is no file, refused as above."""
+    rows = read_json(path, absent=[])
+    return [_checked(row, path) for row in (rows if isinstance(rows, list) else [rows])]
+
+
+def _checked(document: Any, path: Path) -> dict[str, Any]:
+    try:
+        played, returns = document["deterministic"], document["deterministic"]["returns"]
+        stated = [played["mean"], played["min"], played["max"], document["episodes"]]
+        counted = [sum(returns) / len(returns), min(returns), max(returns), len(returns)]
+        numbers = [*returns, *stated, played["std"], document["timesteps"], document["seed"]]
+        # Of a NaN no comparison is true
+        true = all(type(number) in (int, float) and abs(number) <= 1e300 for number in numbers)
+        pairs = zip(stated, counted, strict=True)
+        true = true and all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for a, b in pairs)
+    except (TypeError, LookupError, ArithmeticError):
+        true = False
+    if not true:
+        raise ImelError(f"{path} is not an evaluation: numbers are missing or contradict others")
+    return dict(document)

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import tomllib
-import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import tyro
 
-from imel.errors import SettingsError, nearest_name
-from imel.policies import Policy
-from imel.registry import find_policy, policies, policy_names
+from imel.errors import SettingsError
+from imel.registry import find_policy, loaded_policy, policy_names
+from imel.runs.layout import read_table
 from imel.runs.trackers import TRACKERS, check_tracker
-from imel.settings import Settings
+from imel.settings import Settings, setting, setting_names, updated
 
 
 def _whole(text: str) -> int:
     """Parse a whole number, also one written as 1e5."""
-    try:
-        return int(text)
-    except ValueError:
-        number = float(text)
-        if not number.is_integer():
-            raise ValueError(f"{text} is no whole number") from None
-        return int(number)
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(f"{text} is no whole number")
+    return int(number)
 
 
 Steps = Annotated[
@@ -42,29 +36,32 @@ Steps = Annotated[
 ]
 """A number of environment steps on a command line: 100000 or 1e5."""
 
-_SETTINGS = {f.name for policy in policies().values() for f in fields(policy.Settings)}
+
+_MOST = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class RunArguments:
     """What learns, for how long, and how it is evaluated."""
 
-    policy: Annotated[str, tyro.conf.arg(metavar="{" + ",".join(policy_names()) + "}")] = "ridge"
-    """What learns: `ridge`, or one of the paper's policies."""
-    total_timesteps: Steps = 100_000
+    policy: Annotated[
+        str, tyro.conf.arg(metavar="{" + ",".join(policy_names()) + "}|MODULE:CLASS")
+    ] = "ridge"
+    """What learns: `ridge`, one of the paper's policies, or a class of your own."""
+    total_timesteps: Steps = setting(100_000, high=_MOST)
     """Environment steps to learn for, over all environments together."""
-    seed: int = 0
+    seed: int = setting(0, low=0, high=_MOST)
     """Seed of everything random."""
     warm_start: Annotated[str | None, tyro.conf.arg(metavar="FILE|ID")] = None
     """Begin with the memories of a Parquet file of `imel export`, or of a local Minari dataset."""
-    eval_episodes: int = 20
+    eval_episodes: int = setting(20, low=0, high=_MOST)
     """Episodes of the deterministic evaluation at the end; 0 for none."""
-    evaluations: int = 10
+    evaluations: int = setting(10, low=0, high=_MOST)
     """Deterministic evaluations of 5 episodes during training, evenly spaced; 0 for none. They
     change nothing about what is learned. The best model is kept as best.safetensors."""
-    checkpoint_every: int = 20
+    checkpoint_every: int = setting(20, high=_MOST)
     """Iterations between checkpoints. Episodes under way go on."""
-    checkpoints_kept: int = 2
+    checkpoints_kept: int = setting(2, high=_MOST)
     """Checkpoints that are kept, the newest ones."""
     go_on_if_full: tyro.conf.FlagCreatePairsOff[bool] = False
     """If a checkpoint cannot be written, say so and go on without it instead of ending the run."""
@@ -74,10 +71,18 @@ class RunArguments:
     """Send what is logged to an experiment tracker as well."""
     track_project: Annotated[str, tyro.conf.arg(metavar="NAME")] = "imel"
     """The tracker's project."""
-    threads: int = 1
+    threads: int = setting(1, high=_MOST)
     """Threads of the linear algebra. One is fastest for networks and memories of this size."""
     device: str = "cpu"
     """Where the networks and the memory live."""
+
+
+_RUN = setting_names(RunArguments)
+_NO_SETTINGS = ("env", *_RUN)
+_NOT_OF_THE_OUTCOME = (
+    *("checkpoints_kept", "eval_episodes", "evaluations", "go_on_if_full"),
+    *("progress_json", "track", "track_project"),
+)
 
 
 @dataclass(frozen=True)
@@ -88,85 +93,49 @@ class Plan:
     run: RunArguments
     settings: Settings
 
-    @property
-    def policy_class(self) -> type[Policy]:
-        """The policy behind the short name."""
-        return find_policy(self.run.policy)
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Return the plan that a document describes; refuse unknown keys and bad values by name."""
+        env = document.get("env", "")
+        if not isinstance(env, str):
+            raise SettingsError(f"env={env!r} is not the id of an environment")
+        settings = {n: value for n, value in document.items() if n not in _NO_SETTINGS}
+        run = updated(RunArguments(), {n: document[n] for n in _RUN if n in document})
+        if run.track is not None:
+            check_tracker(run.track)
+        return cls(env, run, find_policy(run.policy).make_settings(settings, _NO_SETTINGS))
 
     def as_json(self) -> dict[str, Any]:
         """Return the document that `--config` reads back as this plan."""
-        return {
-            "env": self.env,
-            **asdict(self.run),
-            **self.settings.as_json(),
-        }
+        return {"env": self.env, **asdict(self.run), **self.settings.as_json()}
 
 
-def checked(run: RunArguments) -> RunArguments:
-    """Refuse numbers out of range, and a tracker that cannot be used."""
-    for name, least in (
-        ("total_timesteps", 1),
-        ("seed", 0),
-        ("eval_episodes", 0),
-        ("evaluations", 0),
-        ("checkpoint_every", 1),
-        ("checkpoints_kept", 1),
-        ("threads", 1),
-    ):
-        value = getattr(run, name)
-        if not least <= value < 2**31:
-            raise SettingsError(f"{name}={value} is not between {least} and {2**31 - 1}")
-    if run.track is not None:
-        check_tracker(run.track)
-    return run
+def outcome_of(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a plan's document decides the outcome of the run.
+
+    Where on a machine a dataset lay does not, and is nobody's business.
+    """
+    chosen = {name: value for name, value in document.items() if name not in _NOT_OF_THE_OUTCOME}
+    start = chosen.get("warm_start")
+    if isinstance(start, str) and start.endswith(".parquet"):
+        chosen["warm_start"] = Path(start).name
+    return chosen
 
 
-# --- files for `imel train --config`: JSON or TOML, every key checked ---
+def read_plan(path: Path | None, policy: str | None = None) -> Plan:
+    """Return the plan in a file, JSON or TOML, or the default one; `policy` replaces its policy.
 
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Read a JSON or TOML file; refuse unknown keys, wrong types and bad values by name."""
-    document = _parse(path)
-    steps = document.get("total_timesteps")
+    A class of its user's own is imported only if `policy` names it: a file runs no code.
+    """
+    if path is not None and not path.is_file():
+        raise SettingsError(f"there is no file {path}")
+    document = {} if path is None else read_table(path)
+    steps, held = document.get("total_timesteps"), document.get("policy", "ridge")
     if isinstance(steps, float) and steps.is_integer():  # 1e5
         document["total_timesteps"] = int(steps)
+    if policy is None and isinstance(held, str) and loaded_policy(held) is None and ":" in held:
+        raise SettingsError(f"{path} names a policy of its user's own: add --policy {held}")
     try:
-        _check_document(document)
+        return Plan.of(document if policy is None else document | {"policy": policy})
     except SettingsError as error:
-        raise SettingsError(f"{path}: {error}") from None
-    return document
-
-
-def settings_in(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the algorithm's settings among a document's keys."""
-    return {name: value for name, value in document.items() if name in _SETTINGS}
-
-
-def _check_document(document: Mapping[str, Any]) -> None:
-    """Refuse unknown keys and values of the wrong type."""
-    hints = {"env": str, **typing.get_type_hints(RunArguments)}
-    for name, value in document.items():
-        if name in _SETTINGS:
-            continue
-        if name not in hints:
-            raise SettingsError(
-                f"unknown key '{name}'; {nearest_name(name, _SETTINGS | set(hints))}"
-            )
-        hint = hints[name]
-        if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-            expected = getattr(hint, "__name__", str(hint))
-            raise SettingsError(f"{name}={value!r} is not of type {expected}")
-
-
-def _parse(path: Path) -> dict[str, Any]:
-    kind = "TOML" if path.suffix == ".toml" else "JSON"
-    try:
-        text = path.read_text(encoding="utf-8")
-        document = tomllib.loads(text) if kind == "TOML" else json.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"cannot read {path}: {error}") from None
-    except (ValueError, RecursionError) as error:  # also numbers of many digits, endless nesting
-        raise SettingsError(f"{path} is not valid {kind}: {error}") from None
-    if not isinstance(document, dict):
-        raise SettingsError(f"{path} holds no table of settings")
-    return document
+        raise SettingsError(str(error) if path is None else f"{path}: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -20,38 +21,30 @@ def provenance() -> dict[str, Any]:
 
     That of a run has its id as well, under `run`.
     """
-    versions = dict(library_versions())
-    try:
+    versions = {**library_versions(), "sb3_contrib": "absent"}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         versions["sb3_contrib"] = importlib.metadata.version("sb3_contrib")
-    except importlib.metadata.PackageNotFoundError:
-        versions["sb3_contrib"] = "absent"
-    beneath = {"versions": versions, "processor": _processor()}
+    commit, dirty = "unknown", None
     # An installed copy may lie inside some other repository, whose commit says nothing of it
-    if _git("ls-files", "--error-unmatch", "__init__.py") is None:
-        return {"commit": "unknown", "dirty": None, **beneath}
-    return {
-        "commit": _git("rev-parse", "HEAD") or "unknown",
-        "dirty": bool(_git("--no-optional-locks", "status", "--porcelain", "--", ".")),
-        **beneath,
-    }
+    if _git("ls-files", "--error-unmatch", "__init__.py"):
+        commit = _git("rev-parse", "HEAD") or commit
+        dirty = bool(_git("--no-optional-locks", "status", "--porcelain", "--", "."))
+    return {"commit": commit, "dirty": dirty, "versions": versions, "processor": _processor()}
 
 
 def _processor() -> str:
-    """The processor's name and how many cores there are: seconds of others do not compare."""
-    try:
-        found = re.search(r"^model name\s*: (.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        found = None
+    """Return the processor's name and its cores: seconds of others do not compare."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    found = re.search(r"^model name\s*: (.+)$", text, re.MULTILINE)
     name = found[1] if found else platform.processor() or platform.machine()
     return f"{name.strip()}, {os.cpu_count()} cores"
 
 
 def _git(*arguments: str) -> str | None:
-    """Run git in the package's folder; None if it fails or is not installed."""
+    """Return what git says in the package's folder; None if it fails or is not installed."""
     try:
-        answer = subprocess.run(
-            ["git", "-C", str(_PACKAGE), *arguments], capture_output=True, text=True, check=True
-        )
+        command = ["git", "-C", str(_PACKAGE), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return answer.stdout.strip()

@@ -7,7 +7,6 @@ refused everywhere; a run that was made otherwise goes on only if that is asked 
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,18 +14,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from imel.algorithm import IMeL
-from imel.checkpoints import checkpoint
-from imel.checkpoints.checkpoint import Checkpoint, library_versions, path_for
+from imel.checkpoints import Checkpoint, checkpoints_in, read_document
+from imel.checkpoints.checkpoint import Source, circumstances, library_versions, path_for
 from imel.checkpoints.model_file import require_model
-from imel.checkpoints.run_checkpoints import NAME, checkpoints_in, differences
+from imel.checkpoints.run_checkpoints import NAME, differences
 from imel.errors import CheckpointError, ImelError
 from imel.runs import layout
-from imel.runs.plan import Plan
-
-_NO_MANIFEST = (AttributeError, LookupError, TypeError, ValueError)
+from imel.runs.plan import Plan, outcome_of
 
 
 @dataclass(frozen=True)
@@ -55,6 +50,24 @@ class StoredRun:
     """The environment it was trained on, or another one that was asked for, if any is known."""
     config: dict[str, Any]
     """What is in config.json; empty for a model without one beside it."""
+    run_id: str | None
+    """The run's id by its folder; None of a model file, and where nothing names it."""
+
+    @classmethod
+    def of(cls, place: Path, env: str | None = None) -> StoredRun:
+        """Read what a place says of its run; there may be no model yet."""
+        if not place.is_dir():
+            file = place if place.is_file() else path_for(place)
+            paths, folder, run_id = [file] * file.is_file(), file.parent, None
+        else:
+            final, folder = place / layout.MODEL, place
+            paths = checkpoints_in(place / layout.CHECKPOINTS) + [final] * final.is_file()
+            run_id = layout.read_table(place / layout.PROVENANCE).get("run")
+        config = layout.read_table(folder / layout.CONFIG)
+        if not isinstance(config.get("env"), str | None):
+            raise ImelError(f"{place} names no environment in its {layout.CONFIG}")
+        known = run_id if isinstance(run_id, str) else None
+        return cls(place, tuple(paths), env or config.get("env"), config, known)
 
     @property
     def folder(self) -> Path:
@@ -67,144 +80,103 @@ class StoredRun:
         return self.place.resolve().name if self.place.is_dir() else self.place.name
 
     @cached_property
-    def model_path(self) -> Path:
-        """The file of the trained model; one of another run is refused."""
+    def checkpoint(self) -> Checkpoint:
+        """The file of the trained model, read once; one of another run is refused."""
         path = self.paths[-1]
-        if self.place.is_dir():
-            if path.name != layout.MODEL:
-                raise ImelError(f"{self.place} holds no model ({layout.MODEL})")
-            manifest = read_own(path, self.place)
-            found = differences_to_config(manifest, self.config)
-            found += differences(manifest["versions"], library_versions())
-            if found:
-                warnings.warn(f"{path} was made otherwise: {'; '.join(found)}", stacklevel=2)
-        return path
+        if not self.place.is_dir():
+            return Checkpoint.read(path)
+        if path.name != layout.MODEL:
+            raise ImelError(f"{self.place} holds no model ({layout.MODEL})")
+        read = self.own(path)
+        found = differences_to_config(read.document, self.config)
+        found += differences(read.document["versions"], library_versions())
+        if found:
+            warnings.warn(f"{path} was made otherwise: {'; '.join(found)}", stacklevel=2)
+        return read
+
+    @property
+    def model_path(self) -> Path:
+        """The file of the trained model, verified."""
+        return self.checkpoint.path
 
     @cached_property
     def models(self) -> tuple[StoredModel, ...]:
         """What the manifests of all models say."""
-        own = run_id_of(self.place) if self.place.is_dir() else None
-        return tuple(describe(path, own) for path in self.paths)
+        return tuple(describe(path, self.run_id) for path in self.paths)
+
+    def own(self, file: Source) -> Checkpoint:
+        """Read a model or checkpoint of this run; refuse that of another one."""
+        read = Checkpoint.read(file)
+        require_model(read)
+        path, document, place = read.path, read.document, self.place
+        run, iteration = document["run"]["id"], document["progress"]["iteration"]
+        if self.run_id not in (None, run):
+            raise CheckpointError(f"{path} belongs to another run ({run[:12]}), not to {place}")
+        held, policy = document["policy"], self.config.get("policy")
+        if policy not in (None, held):
+            raise CheckpointError(f"{path} holds {held}, not the {policy} that {place} is about")
+        name = NAME.fullmatch(path.name)
+        if name is not None and int(name[1]) != iteration:
+            wrong = f"is that of iteration {iteration}, not what its name says"
+            raise CheckpointError(f"{path} {wrong}")
+        return read
 
     def load(self) -> IMeL:
-        """The trained model."""
-        return IMeL.load(self.model_path)
+        """Return the trained model."""
+        return IMeL.load(self.checkpoint)
 
     def environment(self, otherwise: str = "") -> str:
         """Return the environment, or refuse to go on without one."""
         if self.env is None:
             raise ImelError(
-                f"no config.json beside {self.model_path}: name the environment by --env{otherwise}"
+                f"no config.json beside {self.paths[-1]}: name the environment by --env{otherwise}"
             )
         return self.env
 
 
 def find_run(place: Path, env: str | None = None) -> StoredRun:
     """Find the models of a run directory, or a single model file."""
+    run = StoredRun.of(place, env)
+    if run.paths:
+        return run
     if place.is_dir():
-        final = place / layout.MODEL
-        paths = checkpoints_in(place / layout.CHECKPOINTS) + [final] * final.is_file()
-        if not paths:
-            raise ImelError(
-                f"{place} holds no model ({layout.MODEL}) and no checkpoints; "
-                "is it the folder of a run?"
-            )
-    else:
-        paths = [place if place.is_file() else path_for(place)]
-        if not paths[0].is_file():
-            raise ImelError(f"there is no run directory and no model file at {place}")
-    config = layout.read_table((place if place.is_dir() else paths[0].parent) / layout.CONFIG)
-    named = config.get("env")
-    if named is not None and not isinstance(named, str):
-        raise ImelError(f"{place} names no environment in its {layout.CONFIG}")
-    return StoredRun(place, tuple(paths), env or named, config)
+        none = f"no model ({layout.MODEL}) and no checkpoints"
+        raise ImelError(f"{place} holds {none}; is it the folder of a run?")
+    raise ImelError(f"there is no run directory and no model file at {place}")
 
 
-def describe(path: Path, own: str | None) -> StoredModel:
+def describe(path: Path, own: str | None = None) -> StoredModel:
     """Read how far a model was trained; its tensors are read and checked when it is opened."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            manifest = json.loads((file.metadata() or {})["manifest"])
-        if own is not None and manifest["run"]["id"] != own:
+        document = read_document(path)
+        if own is not None and document["run"]["id"] != own:
             return StoredModel(path, None, None, f"{path.name} belongs to another run")
-        progress = manifest.get("progress", {})
-        done = [progress.get(name) for name in ("iteration", "num_timesteps")]
+        done = [document.get("progress", {}).get(name) for name in ("iteration", "num_timesteps")]
         if not all(number is None or type(number) is int for number in done):
             raise ValueError("what was counted are no numbers")
         return StoredModel(path, *done)
-    except (SafetensorError, OSError, RecursionError, *_NO_MANIFEST):
+    except (AttributeError, LookupError, TypeError, ValueError):
         return StoredModel(path, None, None, f"{path.name} is damaged or no imel checkpoint")
 
 
-# --- whose a file is, and all that decided its bits ---
-
-_NOT_OF_THE_OUTCOME = (
-    *("checkpoints_kept", "eval_episodes", "evaluations", "go_on_if_full"),
-    *("progress_json", "track", "track_project"),
-)
+# --- all that decided a file's bits ---
 
 
-def outcome_of(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of a plan's document decides the outcome of the run.
-
-    Where on a machine a dataset lay does not, and is nobody's business.
-    """
-    chosen = {name: value for name, value in document.items() if name not in _NOT_OF_THE_OUTCOME}
-    start = chosen.get("warm_start")
-    if isinstance(start, str) and start.endswith(".parquet"):
-        chosen["warm_start"] = Path(start).name
-    return chosen
-
-
-def run_id_of(folder: Path) -> str | None:
-    """Return the id of the run in a folder; None where nothing names it."""
-    found = layout.read_table(folder / layout.PROVENANCE).get("run")
-    return found if isinstance(found, str) else None
-
-
-def read_own(path: Path, folder: Path) -> dict[str, Any]:
-    """Return the manifest of a run's model or checkpoint; refuse that of another run."""
-    file = Checkpoint.read(path)
-    require_model(file)
-    manifest = dict(file.document)
-    own, other = run_id_of(folder), manifest["run"]["id"]
-    if own is not None and own != other:
-        raise CheckpointError(f"{path} belongs to another run ({other[:12]}), not to {own[:12]}")
-    policy = layout.read_table(folder / layout.CONFIG).get("policy")
-    if policy is not None and policy != manifest["policy"]:
-        raise CheckpointError(
-            f"{path} holds a {manifest['policy']}, not the {policy} that {folder} is about"
-        )
-    name, iteration = NAME.fullmatch(path.name), manifest["progress"]["iteration"]
-    if name is not None and int(name[1]) != iteration:
-        raise CheckpointError(f"{path} is that of iteration {iteration}, not what its name says")
-    return manifest
-
-
-def _choices(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _choices(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was chosen for a model: its plan where a command made it, and its settings."""
-    return {
-        **outcome_of(manifest["run"]["plan"]),
-        "policy": manifest["policy"],
-        "seed": manifest["seed"],
-        **manifest["settings"],
-    }
+    own = {"policy": document["policy"], "seed": document["seed"], **document["settings"]}
+    return outcome_of(document["run"]["plan"]) | own
 
 
-def differences_to_resume(manifest: Mapping[str, Any], plan: Plan) -> list[str]:
+def differences_to_resume(document: Mapping[str, Any], plan: Plan) -> list[str]:
     """List all that would let a run end otherwise: choices, versions, threads, device."""
-    then = {**_choices(manifest), **manifest["versions"], **manifest["circumstances"]}
-    now = {
-        **outcome_of(plan.as_json()),
-        **checkpoint.library_versions(),
-        **checkpoint.circumstances(),
-        "device": plan.run.device,
-    }
-    return differences(then, now)
+    then = {**_choices(document), **document["versions"], **document["circumstances"]}
+    now = {**outcome_of(plan.as_json()), **library_versions(), **circumstances()}
+    return differences(then, now | {"device": plan.run.device})
 
 
-def differences_to_config(manifest: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
+def differences_to_config(document: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:
     """List where a model is not what the `config.json` beside it says."""
-    then, now = _choices(manifest), outcome_of(config)
+    then, now = _choices(document), outcome_of(config)
     known = then.keys() & now.keys()
     return differences(*({name: table[name] for name in known} for table in (then, now)))

@@ -19,7 +19,8 @@ from imel.errors import ImelError, SettingsError, nearest_name
 from imel.extras import require
 from imel.runs import layout
 
-TRACKERS = ("wandb", "trackio")
+TRACKERS = {"wandb": "step", "trackio": "_next_step"}
+"""Packages, and the attribute of their runs that is the next step."""
 
 
 class TrackerOutput(KVWriter):
@@ -36,7 +37,6 @@ class TrackerOutput(KVWriter):
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
     ) -> None:
         """Send the numbers of one row; pictures and texts stay behind."""
-        del key_excluded  # names the formats of Stable-Baselines3
         if step >= self._next_step:
             numbers = {
                 key: int(value) if isinstance(value, Integral) else float(value)
@@ -50,18 +50,17 @@ class TrackerOutput(KVWriter):
         self._attempt(self._run.finish)
 
     def _attempt(self, send: Callable[[], Any]) -> None:
-        if self._broken:
-            return
         try:
-            send()
+            if not self._broken:
+                send()
         except Exception as error:
             self._broken = True
             reason = f"{type(error).__name__}: {error}"
             warnings.warn(f"no longer tracked: {reason}", RuntimeWarning, stacklevel=3)
 
 
-def check_tracker(tracker: str) -> None:
-    """Refuse a tracker that is unknown, not installed, or would not take a run."""
+def check_tracker(tracker: str) -> Any:
+    """Return the package of a tracker; refuse one that is absent or would not take a run."""
     if tracker not in TRACKERS:
         raise SettingsError(f"unknown tracker '{tracker}'; {nearest_name(tracker, TRACKERS)}")
     module = require(tracker, tracker)
@@ -70,37 +69,25 @@ def check_tracker(tracker: str) -> None:
             module.login()
         except module.Error as error:
             raise ImelError(f"wandb: {error} (WANDB_MODE=offline needs no account)") from None
+    return module
 
 
 def track(
-    tracker: str,
-    project: str,
-    name: str,
-    config: Mapping[str, Any],
-    identity: str | None = None,
+    tracker: str, project: str, name: str, config: Mapping[str, Any], identity: str | None = None
 ) -> TrackerOutput:
     """Return a logger output that tracks a run; with an `identity`, continue that run.
 
     Everything else is left to the tracker's own environment variables (`WANDB_ENTITY`,
     `WANDB_MODE`, `TRACKIO_DIR`, `TRACKIO_SPACE_ID`, ...).
     """
-    check_tracker(tracker)
-    module = require(tracker, tracker)
-    identity = identity or uuid.uuid4().hex[:8]  # by which the run is found again
+    module, identity = check_tracker(tracker), identity or uuid.uuid4().hex[:8]
     label = f"{name}-{identity}"  # trackio finds a run by its name
+    about = {"project": project, "name": label, "config": dict(config), "resume": "allow"}
     try:
-        if tracker == "trackio":
-            run = module.init(project, name=label, config=dict(config), resume="allow")
-            return TrackerOutput(run, run._next_step)
-        run = module.init(
-            project=project,
-            id=identity,
-            name=label,
-            config=dict(config),
-            resume="allow",
-            settings=module.Settings(console="off"),  # the live table redraws itself
-        )
-        return TrackerOutput(run, run.step)
+        if tracker == "wandb":  # the live table redraws itself
+            about |= {"id": identity, "settings": module.Settings(console="off")}
+        run = module.init(**about)
+        return TrackerOutput(run, getattr(run, TRACKERS[tracker]))
     except Exception as error:  # neither package says which ones it raises
         raise ImelError(f"{tracker} cannot track this run: {error}") from error
 
@@ -109,10 +96,9 @@ def track_folder(
     tracker: str, project: str, folder: Path, config: Mapping[str, Any]
 ) -> TrackerOutput:
     """Track the run of a folder: a new tracked run, or the one of before a resume."""
-    path = folder / layout.TRACKING
     wanted = {"track": tracker, "track_project": project}
-    stored = layout.read_table(path)
-    if any(stored.get(key) != value for key, value in wanted.items()):
+    stored = layout.read_table(folder / layout.TRACKING)
+    if not wanted.items() <= stored.items():
         stored = {**wanted, "identity": uuid.uuid4().hex[:8]}
-        layout.write_json(path, stored)
+        layout.write_json(folder / layout.TRACKING, stored)
     return track(tracker, project, folder.name, config, stored["identity"])

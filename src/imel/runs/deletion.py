@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 
 from imel.environments.playing import environment_of, play_policy
-from imel.explain import policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.explain.worth import PlayedEpisode
 from imel.policies import Policy, RidgePolicy
@@ -52,11 +51,11 @@ def play_sampled(
     """Play an episode with sampled actions for each seed."""
     played = []
     with environment_of(policy, env_id) as env:
-        for number, seed in enumerate(seeds):
+        for number, seed in enumerate(seeds, start=1):
             episode = play_policy(env, policy, seed, sampled=True)
             steps = [(each.state, each.action, step.reward) for each, step in episode]
             played.append(PlayedEpisode(*map(np.array, zip(*steps, strict=True))))
-            progress((number + 1) / len(seeds))
+            progress(number / len(seeds))
     return played
 
 
@@ -84,23 +83,27 @@ def delete_lessons(
 
     def without(lessons: Array) -> Removal:
         nonlocal done
-        reduced = policy_without(policy, lessons=lessons)
+        reduced = policy.without(lessons=lessons)
         shift = float((reduced.act(visited)[0] - means).square().sum(dim=1).mean().sqrt())
         returns = np.array(evaluate(reduced, env_id, episodes, seed).returns)
         done += 1
         progress(done / all_of_it)
         return Removal(returns, shift)
 
-    whole = np.array(evaluate(policy, env_id, episodes, seed).returns)
-    deletions = []
+    whole, deletions = np.array(evaluate(policy, env_id, episodes, seed).returns), []
     for share in SHARES:
+        assert policy.lessons is not None
         count = max(1, round(share * len(policy.lessons)))
         drawn = [without(random_lessons(policy, count, seed + draw)) for draw in range(draws)]
-        random = Removal(
-            np.array([each.returns.mean() for each in drawn]),
-            float(np.mean([each.shift for each in drawn])),
+        deletion = Deletion(
+            share,
+            count,
+            largest=without(largest_lessons(policy, count)),
+            similar=without(similar_lessons(policy, visited.numpy(), count)),
+            random=Removal(
+                np.array([each.returns.mean() for each in drawn]),
+                float(np.mean([each.shift for each in drawn])),
+            ),
         )
-        largest = without(largest_lessons(policy, count))
-        similar = without(similar_lessons(policy, visited.numpy(), count))
-        deletions.append(Deletion(share, count, largest, similar, random))
+        deletions.append(deletion)
     return whole, deletions
