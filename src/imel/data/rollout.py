@@ -135,7 +135,7 @@ def collect(
         at.rewards[t], at.next_states[t] = rewards, observed
         for i in np.flatnonzero(dones):  # the vector env has moved on to a new episode
             last = actor.observe(infos[i]["terminal_observation"])
-            _require_numbers("last observation", last, (1, width), clock, int(i))
+            _require_numbers("observation", last, (1, width), clock, int(i))
             at.next_states[t, i] = last[0]
             cut = bool(infos[i].get("TimeLimit.truncated", False))
             at.truncated[t, i], at.terminated[t, i] = cut, not cut

@@ -64,27 +64,11 @@ class RaySampler:
     ) -> tuple[Rollout | None, FloatArray]:
         """Gather as `imel.data.rollout.collect` does."""
         assert isinstance(env, RayEnvironments)
-<<<<<<< HEAD
         noise = draw_noise(observations, actor, n_steps, clock, generator)
-        policy = env.put(_on_cpu(actor))
-        parts = env.ask(
-            "collect",
-            [
-                (policy, states, part)
-                for states, part in zip(
-                    env.split(observations), env.split(noise, axis=1), strict=True
-                )
-            ],
-        )
-        record = _Record(env, parts, actor)
-        result = collect(record, observations, record, n_steps, clock, generator, on_step, noise)
-=======
-        noise = draw_noise(env, observations, actor, n_steps, clock, generator)
         policy = env.ray.put(_on_cpu(actor))  # known to all machines, once
         both = zip(env.split(observations), env.split(noise, axis=1), strict=True)
         record = _Record(env, env.ask("collect", [(policy, *own) for own in both]), actor)
-        result = roll_out(record, observations, record, noise, clock, on_step)
->>>>>>> main
+        result = collect(record, observations, record, n_steps, clock, generator, on_step, noise)
         if record.taken < n_steps:  # a callback has ended it: the rest never was
             env.rewind()
         return result
