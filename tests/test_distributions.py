@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributions import Categorical as Oracle
 from torch.distributions import kl_divergence
 
-from imel.distributions import Categorical, Gaussian, distribution_for
+from imel.distributions import Categorical, distribution_for
 from imel.distributions.categorical import _REACHABLE
 
 SIZES = st.lists(st.integers(2, 5), min_size=1, max_size=3)
@@ -165,4 +165,3 @@ def test_words_name_options_by_probability_and_choices_by_what_is_chosen() -> No
     logits = np.log(np.array([0.25, 0.75, 0.2, 0.7, 0.1]))
     assert single.words(logits[:2], ["left", "right"]) == "right (75 %), left (25 %)"
     assert several.words(logits, list("abcde")) == "b (75 %), d (70 %)"
-    assert Gaussian(1).words(np.array([0.5]), ["torque"]) == "mean [+0.50]"

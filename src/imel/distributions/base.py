@@ -75,10 +75,6 @@ class Distribution(ABC):
         """Return parameters as pictures have them: means, or probabilities."""
         return means
 
-    @abstractmethod
-    def words(self, mean: Array, names: Sequence[str]) -> str:
-        """Say in words what the policy does."""
-
     # --- learning: all [N, d_a] but for weights, which are [N] ---
 
     @abstractmethod

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imel.distributions.base import Array, Distribution, vector
+from imel.distributions.base import Array, Distribution
 
 StdMode = Literal["advantage", "paper"]
 
@@ -48,10 +48,6 @@ class Gaussian(Distribution):
     def direction(self, mean: Array) -> Array:
         """Return that of the mean."""
         return np.asarray(mean / (float(np.linalg.norm(mean)) or 1.0))
-
-    def words(self, mean: Array, names: Sequence[str]) -> str:
-        """Return the mean."""
-        return f"mean {vector(mean)}"
 
     def ratios(
         self, actions: Tensor, means: Tensor, stds: Tensor, then_means: Tensor, then_stds: Tensor

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imel.distributions import Distribution, listed, vector
+from imel.distributions import Categorical, Distribution, listed, vector
 from imel.explain.familiarity import familiarity_of
 from imel.policies import Policy
 from imel.policies.names import DimensionNames
@@ -96,7 +96,7 @@ class Readable(ABC):
     @property
     def answer(self) -> str:
         """What the policy does, in words."""
-        if self.distribution.sizes:
+        if isinstance(self.distribution, Categorical):
             return self.distribution.words(self.mean, self.names.action)
         clipped = " before clipping" if np.abs(self.mean).max() > 1.0 else ""
         return f"mean {self.in_units(self.mean)}{clipped}"

@@ -19,7 +19,6 @@ from imel.policies import Policy, RidgePolicy
 from imel.policies.base import Rows
 
 P = TypeVar("P", bound=Policy)
-R = TypeVar("R", bound=RidgePolicy)
 
 _COMPARED = 64
 """States at most with which the kept states of lessons are compared."""
@@ -33,7 +32,7 @@ def without_memories(policy: P, rows: Rows = None, episodes: Rows = None) -> P:
     return copy.deepcopy(policy, {id(policy.memory): memory})
 
 
-def without_lessons(policy: R, lessons: Rows) -> R:
+def without_lessons(policy: Any, lessons: Rows) -> Any:
     """Return a copy of the policy from whose coefficients some lessons are subtracted."""
     reduced, episodes = copy.deepcopy(policy), np.asarray([] if lessons is None else lessons)
     if not episodes.size:

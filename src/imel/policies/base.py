@@ -207,13 +207,35 @@ class Policy(BasePolicy):
     forward = _predict
     """The action in policy units, clipped to the action range, or the choice."""
 
-    # --- explaining: by memories, unless a policy is made of something else ---
+    # --- explaining: by lessons where there are some, else by memories ---
 
     def explain(self, states: Tensor, names: DimensionNames) -> Sequence[Readable]:
         """Explain the deterministic means at raw states."""  # [T, d_s]
+        from imel.explain.by_lessons import explain_lessons
         from imel.explain.by_memories import explain_memories
 
-        return explain_memories(self, states, names)
+        by: Any = explain_memories if self.lessons is None else explain_lessons
+        explained: Sequence[Readable] = by(self, states, names)
+        return explained
+
+    def without(self, lessons: Rows = None, rows: Rows = None, episodes: Rows = None) -> Self:
+        """Return a copy that lacks lessons or memories: see `imel.explain.policy_without`."""
+        from imel.explain.reduced import without_lessons, without_memories
+
+        if self.lessons is None and lessons is None:
+            return without_memories(self, rows, episodes)
+        if self.lessons is None:
+            raise ImelError(
+                f"{type(self).__name__} has memories and no lessons: leave out memories by "
+                "without=[...] (rows) or without_episodes=[...]"
+            )
+        if rows is not None or episodes is not None:
+            raise ImelError(
+                f"{type(self).__name__} is a sum of lessons, which stay when memories go: leave "
+                "lessons out by policy_without(lessons=[...]) or explain(..., without_lessons=...)"
+            )
+        reduced: Self = without_lessons(self, lessons)
+        return reduced
 
     def mean_by_values(self, state: Tensor, values: Tensor) -> Tensor:
         """Return the mean at a raw state if the improved means in memory were these values.
@@ -226,17 +248,6 @@ class Policy(BasePolicy):
             return self._act(state)[0][0]
         finally:
             memory.improved_means, self.cache = improved, cache
-
-    def without(self, lessons: Rows = None, rows: Rows = None, episodes: Rows = None) -> Self:
-        """Return a copy that lacks some memories: see `imel.explain.policy_without`."""
-        from imel.explain.reduced import without_memories
-
-        if lessons is not None:
-            raise ImelError(
-                f"{type(self).__name__} has memories and no lessons: leave out memories by "
-                "without=[...] (rows) or without_episodes=[...]"
-            )
-        return without_memories(self, rows, episodes)
 
     @property
     def dimensions(self) -> Dimensions:

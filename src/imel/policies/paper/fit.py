@@ -30,11 +30,9 @@ def fit_leave_one_out(
     settings: FitSettings,
     generator: torch.Generator,
 ) -> Fit | None:
-    """train(model, C), or None where there is nothing to fit.
-
-    A context of one episode has nothing to leave in, and some interpolators have nothing to learn.
-    """
-    if not interpolator.learns or count_episodes(context) < 2 or not settings.gradient_steps:
+    """train(model, C), or None where there is nothing to fit, or one episode only."""
+    alone = torch.unique(context.episodes).numel() < 2
+    if alone or not interpolator.learns or not settings.gradient_steps:
         return None
     losses, parameters = [], list(interpolator.parameters())
     for rows in _target_rows(context, settings, generator):
@@ -49,17 +47,12 @@ def fit_leave_one_out(
 
 def leave_one_out_error(interpolator: Interpolator, context: Context, rows: Tensor) -> float | None:
     """Mean squared error at some rows, each predicted without its episode; None if impossible."""
-    if count_episodes(context) < 2:
+    if torch.unique(context.episodes).numel() < 2:
         return None
     targets = context.rows(rows)
     with torch.no_grad():
         prediction = interpolator.leave_one_out(context, targets)
     return float((prediction.mean - targets.values).square().mean())
-
-
-def count_episodes(context: Context) -> int:
-    """How many episodes a context has rows of."""
-    return int(torch.unique(context.episodes).numel())
 
 
 def _target_rows(

@@ -46,11 +46,6 @@ class Latent(NamedTuple):
     mean: Tensor  # [..., d_z]
     std: Tensor  # [..., d_z]
 
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Reparametrised draws."""
-        noise = torch.randn(shape, generator=generator, device=generator.device)
-        return self.mean + self.std * noise.to(self.mean.device)
-
     def kl(self, other: Latent) -> Tensor:
         """KL(self || other), summed over latent dimensions."""
         ratio = (self.std / other.std).square()
@@ -117,7 +112,9 @@ class NeuralProcess(Interpolator):
         L = E_{q(z|x_1:n)} [ sum_{i in T^m} -log p(y_i | x_i, z) + log q(z|x_1:n) / q(z|C^-m) ]
         """
         whole, without, sizes, member = self._posteriors(context, targets)
-        z = whole.sample((sizes.numel(), self.settings.latent), generator)  # one for each episode
+        shape = (sizes.numel(), self.settings.latent)  # one z for each episode
+        noise = torch.randn(shape, generator=generator, device=generator.device)
+        z = whole.mean + whole.std * noise.to(whole.mean.device)
         answer = self._answer(context, targets, z[member])
         assert answer.std is not None
         known = (answer.mean, targets.values, answer.std.square())

@@ -2,11 +2,8 @@
 
     phi(s) = (1, z, tanh(z W + b)),    z the normalised state, W and b drawn once and never fitted
 
-The policy's mean is phi(s)^T theta. Fitting values y at remembered states is the closed form
-
-    theta = (Phi^T Phi + lambda D)^{-1} Phi^T y
-
-with D the identity but for the constant feature, which is not shrunk.
+The policy's mean is phi(s)^T theta. Values y at remembered states are fitted by (Phi^T Phi + lambda
+D)^{-1} Phi^T y with D the identity but for the constant feature, which is not shrunk.
 """
 
 from __future__ import annotations
@@ -28,10 +25,9 @@ REACH = 5.0
 
 
 class Features(nn.Module, ABC):
-    """phi: the features of a normalised state in which `RidgePolicy` is linear.
+    """phi: the features of a normalised state in which `RidgePolicy` is linear, a constant first.
 
-    The first feature is the constant one. A subclass has to define `width` and `forward`; the other
-    methods may be overridden where there is something faster.
+    A subclass has to define `width` and `forward`; the rest may be overridden by what is faster.
     """
 
     @property
@@ -100,15 +96,15 @@ class _Block:
 
 
 class Design:
-    """The features of all remembered states: the design matrix Phi and its Gram matrix.
+    """The design matrix Phi of all remembered states and its Gram matrix, rollout by rollout.
 
-    Kept rollout by rollout: of an iteration's rows only the new ones are computed. In single
-    precision, whose rounding is far below the damping of a step.
+    Only new rows are computed, in single precision: its rounding is far below a step's damping.
     """
 
-    def __init__(self, features: Features, normaliser: Normaliser) -> None:
+    def __init__(self, features: Features, normaliser: Normaliser, memory: Memory) -> None:
         self._phi, self._normaliser = features, normaliser
         self._blocks: dict[tuple[int, int], _Block] = {}
+        self.update(memory)
 
     def update(self, memory: Memory) -> None:
         """Compute the rows that are new in memory, drop those that were forgotten."""
@@ -151,11 +147,8 @@ class Design:
         names, sums, start = [], [], 0
         for block in self._blocks.values():
             stop = start + len(block.features)
-            stretches = zip(
-                torch.split(block.features.to(values.dtype), block.sizes),
-                torch.split(values[start:stop], block.sizes),
-                strict=True,
-            )
+            both = block.features.to(values.dtype), values[start:stop]
+            stretches = zip(*(torch.split(each, block.sizes) for each in both), strict=True)
             sums += [column.T @ rows for rows, column in stretches]
             names.append(block.episodes)
             start = stop

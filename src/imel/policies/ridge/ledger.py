@@ -1,8 +1,7 @@
-"""What each episode taught a policy: its coefficients as a sum over episodes.
+"""What each episode taught a policy: its coefficients as a sum over episodes, sum_e theta_e.
 
-A step of `RidgePolicy` is linear in the improvements its experiences ask for, so the coefficients
-are a sum of what each episode contributed, theta = sum_e theta_e. Every map the coefficients go
-through, each lesson goes through as well; taking a lesson back is subtraction.
+A step of `RidgePolicy` is linear in the improvements its experiences ask for. Every map that the
+coefficients go through, each lesson goes through as well; taking a lesson back is subtraction.
 """
 
 from __future__ import annotations
@@ -51,12 +50,6 @@ class Lessons(nn.Module):
     def __len__(self) -> int:
         return int(self._size)
 
-    @property
-    def capacity(self) -> int:
-        """The largest number of lessons kept apart."""
-        each = self.coefficients[0].numel() * self.coefficients.element_size()
-        return max(_CHUNK, min(_LARGEST, _BYTES // each))
-
     def column(self, name: str) -> Tensor:
         """Return the rows in use of a column, as a view."""
         return self.get_buffer(name)[: len(self)]
@@ -99,7 +92,9 @@ class Lessons(nn.Module):
 
     def _append(self, episodes: Tensor, start: int) -> None:
         """Enter new episodes; where the ledger is full, merge its oldest half in pairs before."""
-        while len(self) + len(episodes) > self.capacity and len(self) >= 4:
+        each = self.coefficients[0].numel() * self.coefficients.element_size()
+        most = max(_CHUNK, min(_LARGEST, _BYTES // each))
+        while len(self) + len(episodes) > most and len(self) >= 4:
             self._merge_oldest()
         size = len(self)
         rows = slice(size, size + len(episodes))
@@ -135,10 +130,7 @@ class Lessons(nn.Module):
         self._size.fill_(size - pairs)
 
     def rows_of(self, episodes: Tensor) -> Tensor:
-        """Return the row of each episode; of one that was merged, that of its period.
-
-        Episodes are numbered as they begin and entered in that order.
-        """
+        """Return the row of each episode, or of its period; they are entered by their numbers."""
         return torch.searchsorted(self.column("episodes"), episodes, right=True) - 1
 
     def add(self, episodes: Tensor, parts: Tensor) -> None:
@@ -150,11 +142,8 @@ class Lessons(nn.Module):
         column = self.column("coefficients")
         column.copy_(matrix.to(column.dtype) @ column)
 
-    # --- files: a ledger is as long as what was taught ---
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
+        # A ledger in a file is as long as what was taught
         loaded = state_dict.get(f"{prefix}episodes")
         if loaded is not None and loaded.ndim == 1 and len(loaded) != len(self.episodes):
             self._allocate(len(loaded))
