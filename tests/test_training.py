@@ -19,7 +19,7 @@ from imel.policies.paper.mki import MeanKernelInterpolation, MkiSettings
 from imel.policies.paper.nearest import NearestNeighbours, NearestSettings
 from imel.policies.paper.neural_process import NeuralProcess, NpSettings
 from imel.policies.paper.paper_policy import FitSettings, LeaveOut
-from imel.testing.contracts import ragged_context, smooth_context
+from imel.testing import ragged_context, smooth_context
 from samples import RAGGED
 
 

@@ -82,16 +82,13 @@ def estimate_advantages(
 def replayed_advantages(
     deltas: Tensor, follows: Tensor, ratios: Tensor, gamma: float, gae_lambda: float
 ) -> tuple[Tensor, Tensor]:
-    """Advantages of remembered transitions under a policy that did not make them, all [N].
+    """Advantages of remembered transitions under another policy, and v - V, the critic's error.
 
-    Rows are in the order of time, and `follows` marks those whose successor is the next row;
-    `deltas` are the temporal differences and `ratios`, at most one, the importance of each action.
+        A_t = delta_t + gamma lambda c_{t+1} A_{t+1},    v_t - V(s_t) = c_t A_t      (all [N])
 
-        A_t = delta_t + gamma lambda c_{t+1} A_{t+1},    v_t - V(s_t) = c_t A_t
-
-    The trace is cut where the present policy would hardly have gone, as in V-trace (Espeholt et
-    al. 2018) and Retrace (Munos et al. 2016). With all ratios one it is GAE. Also returns v - V,
-    the correction of the critic's values.
+    Rows are in the order of time; `follows` marks those whose successor is the next one. Ratios, at
+    most one, cut the trace where the policy would hardly have gone, as in V-trace (Espeholt et al.
+    2018) and Retrace (Munos et al. 2016). With all ratios one it is GAE.
     """
     decay = (gamma * gae_lambda * follows.double()).tolist()
     differences, traces = deltas.double().tolist(), ratios.double().tolist()

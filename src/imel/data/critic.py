@@ -78,11 +78,3 @@ def differentiate(layers: list[nn.Linear], states: Tensor, returns: Tensor) -> T
         if given is not states:
             gradient = torch.ops.aten.tanh_backward(gradient @ layer.weight, given)
     return error  # [T, 1]
-
-
-def explained_variance(values: Tensor, returns: Tensor) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 no better than a constant."""
-    variance = returns.double().var()
-    if not variance > 0:
-        return float("nan")
-    return float(1.0 - (returns - values).double().var() / variance)

@@ -59,11 +59,9 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Context:
-    """The paper's C = {(s, mu*)_i}: memories as an interpolator sees them.
+    """The paper's C = {(s, mu*)_i}: memories as an interpolator sees them, states normalised.
 
-    States are normalised already. `values` are whatever columns are to be interpolated; an
-    interpolator does not know what they mean. Rows of one episode share an id in `episodes`,
-    which is all leave-one-episode-out needs: no view is ever copied to leave something out.
+    Rows of one episode share an id, which is all that leave-one-episode-out needs.
     """
 
     states: Tensor  # [N, d_s]

@@ -14,11 +14,7 @@ PRIOR = -1
 
 
 class Memory(nn.Module):
-    """Fixed-capacity columns of experiences with their improved means.
-
-    A module, so that it moves, is copied and is saved with its policy. `means` and `improved_means`
-    are kept apart: their difference is the improvement each memory asks for.
-    """
+    """Fixed-capacity columns of experiences with their improved means, saved with the policy."""
 
     states: Tensor  # [capacity, d_s] raw
     next_states: Tensor  # [capacity, d_s] raw
@@ -71,26 +67,16 @@ class Memory(nn.Module):
 
     def set_prior(self, states: Tensor, means: Tensor) -> None:
         """Set C^0: a context for the first policy, forgotten when experience comes (note 5)."""
-        count = states.shape[0]
-        if count > self.capacity:
-            raise ValueError(f"{count} prior points do not fit into {self.capacity} rows")
-        self._size.fill_(count)
-        for column in (self.column(name) for name in self.column_names):
-            column.zero_()
-        self.column("states").copy_(states)
-        self.column("next_states").copy_(states)
-        for name in ("actions", "means", "behaviour_means", "improved_means"):
-            self.column(name).copy_(means)
-        self.column("stds").fill_(1.0)
+        self._size.fill_(0)
+        zeros, ids = states.new_zeros(len(states)), torch.arange(len(states), device=states.device)
+        rows = dict.fromkeys(("rewards", "advantages", "terminated", "steps"), zeros)
+        rows |= dict.fromkeys(("states", "next_states"), states)
+        rows |= dict.fromkeys(("actions", "means", "behaviour_means", "improved_means"), means)
         # Each point is an episode of its own, with an id no real episode has
-        self.column("episodes").copy_(-1 - torch.arange(count, device=self.states.device))
-        self.column("iterations").fill_(PRIOR)
+        self.add(rows | {"stds": torch.ones_like(means), "episodes": -1 - ids}, PRIOR)
 
     def add(self, rows: dict[str, Tensor], iteration: int) -> None:
-        """Append rows of one iteration (Alg. 1 l. 12), after forgetting what no longer fits.
-
-        `rows` has every column but `iterations`.
-        """
+        """Append all columns of an iteration (Alg. 1 l. 12); forget what no longer fits."""
         count = rows["states"].shape[0]
         if count > self.capacity:
             raise ValueError(f"{count} transitions do not fit into {self.capacity} rows")

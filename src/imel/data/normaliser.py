@@ -35,10 +35,7 @@ class RunningMoments(nn.Module):
 
 
 class Normaliser(RunningMoments):
-    """States in units of their deviation, by moments as they were at the last `refresh`.
-
-    Memories keep raw states, so nothing ages.
-    """
+    """States in units of their deviation, by moments as they were at the last `refresh`."""
 
     centre: Tensor  # [d]
     scale: Tensor  # [d]

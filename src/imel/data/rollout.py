@@ -164,10 +164,7 @@ def _require_numbers(
     clock: EpisodeClock,
     environment: int | None = None,
 ) -> None:
-    """Refuse values of another shape, or whose sums over an episode are no numbers.
-
-    :param environment: the one that returned them; all if not given
-    """
+    """Refuse values of an environment, or of all, whose shape or sums are not as they must be."""
     usable = np.abs(values) <= LARGEST
     if values.shape == shape and usable.all():
         return

@@ -118,5 +118,5 @@ def _on_cpu(actor: Actor) -> Actor:
     """Return the policy as it is sent: conditioned on its memory here, and on no device."""
     assert isinstance(actor, Policy)
     policy = actor if actor.device.type == "cpu" else copy.deepcopy(actor).cpu()
-    policy.prepare()  # once, not by every worker
+    policy.act(torch.zeros(1, policy.state_dim))  # conditioned once, not by every worker
     return policy

@@ -68,7 +68,7 @@ class Distribution(ABC):
     # --- explaining ---
 
     @abstractmethod
-    def direction(self, mean: Array) -> Array:
+    def direction(self, means: Array) -> Array:
         """Return the direction in which parameters speak for the deterministic action."""  # [d_a]
 
     def shown(self, means: Array) -> Array:

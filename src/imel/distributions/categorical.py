@@ -80,9 +80,8 @@ class Categorical(Distribution):
         most = float(np.log(self.sizes).sum()) or 1.0
         return {"entropy": float(-(logs.exp() * logs).sum(dim=-1).mean()) / most}
 
-    def direction(self, mean: Array) -> Array:
-        """Return the indicators of what is chosen: along them logits speak for it."""
-        return self.mode(mean)
+    direction = mode
+    """The indicators of what is chosen: along them logits speak for it."""
 
     def shown(self, means: Array) -> Array:
         """Return probabilities."""

@@ -45,9 +45,9 @@ class Gaussian(Distribution):
         outside = (actions.abs() > 1.0).any(dim=-1)
         return {"clipped_actions": float(outside.float().mean()), "std": float(stds.mean())}
 
-    def direction(self, mean: Array) -> Array:
+    def direction(self, means: Array) -> Array:
         """Return that of the mean."""
-        return np.asarray(mean / (float(np.linalg.norm(mean)) or 1.0))
+        return np.asarray(means / (float(np.linalg.norm(means)) or 1.0))
 
     def ratios(
         self, actions: Tensor, means: Tensor, stds: Tensor, then_means: Tensor, then_stds: Tensor

@@ -2,8 +2,6 @@
 
 policy + observation -> LessonExplanation of a `RidgePolicy`: the episodes that taught the action
                      -> Explanation of any other: the memories it is computed from
-
-A policy knows how it is explained and what it can do without: `explain`, `without`.
 """
 
 from __future__ import annotations
@@ -18,19 +16,12 @@ from numpy.typing import NDArray
 from imel.errors import ImelError
 from imel.explain.by_lessons import LessonExplanation
 from imel.explain.by_memories import Explanation
-from imel.explain.familiarity import Familiarity, familiarity_of
+from imel.explain.familiarity import familiarity_of
 from imel.explain.reduced import P, chosen_rows
 from imel.policies.base import Policy, Rows
 from imel.policies.names import DimensionNames, names_for
 
-__all__ = [
-    "Explanation",
-    "Familiarity",
-    "LessonExplanation",
-    "explain",
-    "familiarity_of",
-    "policy_without",
-]
+__all__ = ["Explanation", "LessonExplanation", "explain", "familiarity_of", "policy_without"]
 
 
 def explain(
@@ -66,14 +57,12 @@ def explain(
 def policy_without(policy: P, rows: Rows = None, episodes: Rows = None, lessons: Rows = None) -> P:
     """Return a copy of the policy that lacks some memories, or some lessons of a `RidgePolicy`.
 
-    Learned weights, normaliser and sigma are those of before. It answers what this policy would do
-    without what it was taught there, not what a run that never saw it would have become: later
-    lessons, which may have made up for those taken back, stay.
+    It is what this policy does without what it was taught there, not what a run that never saw it
+    would have become: weights, normaliser, sigma and later lessons stay.
 
     :param rows: rows of the memory, or a mask over them (not of a `RidgePolicy`)
     :param episodes: episodes whose memories are left out (not of a `RidgePolicy`)
-    :param lessons: episodes whose lessons are taken back (`RidgePolicy`); an episode that was
-        merged into a period is taken back with the whole of it
+    :param lessons: episodes whose lessons, or the periods they are in, are taken back
     """
     return policy.without(lessons=lessons, rows=rows, episodes=episodes)
 

@@ -2,8 +2,7 @@
 
     mean = phi(s)^T theta = sum_e phi(s)^T theta_e
 
-A lesson is what one episode (or a period of merged ones) has added to the coefficients theta. The
-sum is exact: it is the policy's mean before clipping.
+A lesson is what one episode (or a period of merged ones) has added to the coefficients theta.
 """
 
 from __future__ import annotations
@@ -34,11 +33,7 @@ _STEP = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class LessonContributions:
-    """What each lesson adds to a mean, the largest contribution first.
-
-    Contributions are compared by their Euclidean norm in policy units, in which every dimension of
-    the action has the range [-1, 1].
-    """
+    """What each lesson adds to a mean, the largest first by the Euclidean norm in policy units."""
 
     episodes: Array  # [L] the (first) episode of the lesson: what `policy_without` takes
     counts: Array  # [L] episodes in it; more than one in a merged period
@@ -53,10 +48,7 @@ class LessonContributions:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class LessonExplanation(Readable):
-    """An action's mean and every lesson's part in it: `lessons.contributions` sum to `mean`.
-
-    It explains the deterministic policy, before its actions are clipped to the action range.
-    """
+    """A mean before clipping, and every lesson's part: `lessons.contributions` sum to `mean`."""
 
     kind: ClassVar = "lessons"
     exact: ClassVar = True
@@ -69,10 +61,7 @@ class LessonExplanation(Readable):
 
     @property
     def projection(self) -> Array:
-        """What each lesson adds in the direction of the mean; their sum is the mean's norm.
-
-        Where actions are discrete: what it adds to the logits of the options that are chosen.
-        """  # [L]
+        """What each lesson adds along the mean, or to the logits of what is chosen."""  # [L]
         return np.asarray(self.lessons.contributions @ self.distribution.direction(self.mean))
 
     @property
@@ -97,10 +86,7 @@ class LessonExplanation(Readable):
 
     @property
     def cumulative_contributions(self) -> tuple[Array, Array]:
-        """Cumulative contributions under the current policy: steps [L] and sums [L, d_a].
-
-        Steps are those of the run before each lesson; the last sum is the mean.
-        """
+        """Steps [L] of the run, and sums [L, d_a] of lessons up to them: the last is the mean."""
         lessons = self.lessons
         order = np.lexsort((lessons.episodes, lessons.steps[:, 0]))
         return lessons.steps[order, 0], np.cumsum(lessons.contributions[order], axis=0)
@@ -243,11 +229,7 @@ def _table(policy: RidgePolicy, contributions: Tensor) -> LessonContributions:
 
 
 def lesson_rows(firsts: Array, counts: Array, episodes: Array) -> Array:
-    """Return the row of each episode's lesson; of a merged one that of its period.
-
-    :param firsts: [L] the first episode of each row, ascending
-    :param counts: [L] episodes in each row
-    """
+    """Return the row of each episode's lesson or period, by first episodes and counts of rows."""
     rows = np.searchsorted(firsts, episodes, side="right") - 1
     # A period reaches to the next row, a single episode no further than itself
     ends = np.where(counts == 1, firsts + 1, np.append(firsts[1:], firsts[-1] + counts[-1]))

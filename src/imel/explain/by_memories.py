@@ -19,18 +19,13 @@ Kind = Literal["sum", "attention", "sensitivity", "none", "unknown"]
 """What a memory's weight is; where it is zero, the memories are in order of distance."""
 
 _CONNECTION: dict[Kind, str] = {
-    # Its share in the mean, which is the sum of all contributions
     "sum": "is the sum of what {count:,} memories add, and rests on about {about} of them",
-    # How much the network looked at it; what it made of that is not a sum
     "attention": "comes from a network whose attention rests on about {about} of {count:,} "
     "memories (where it looked, not what they added)",
-    # How much the mean would move with its value, as a share of all such movements
     "sensitivity": "is computed from {count:,} memories and is sensitive to about {about} of them "
     "(shares of d mean / d mu*, not what they added)",
-    # Zero: memories take no part in the mean
     "none": "comes from a network that does not consult its {count:,} memories; the nearest are "
     "shown",
-    # Zero: the policy cannot be differentiated by the values of its memories
     "unknown": "is computed in a way that hides what its {count:,} memories add; the nearest are "
     "shown",
 }
@@ -43,16 +38,14 @@ Parts = tuple[Kind, Tensor, Tensor]
 class Explanation(Readable, Experiences):
     """An action's mean and every memory's part in it, the largest weight first.
 
-    If `exact`, `contributions` sum to `mean`, which is the mean before clipping. Otherwise they
-    are weights times values where there is attention, and first derivatives times values where
-    there is sensitivity.
+    If `exact`, `contributions` sum to `mean` before clipping. Otherwise they are weights (or first
+    derivatives, where there is sensitivity) times values.
     """
 
     widths = (7, 7, 5, 9)
 
     kind: Kind
-    effective_neighbours: float
-    """exp of the weights' entropy: how many memories the mean rests on."""
+    effective_neighbours: float  # how many memories the mean rests on
     weights: Array  # [N]
     contributions: Array  # [N, d_a] what each memory adds to the mean
 
@@ -120,11 +113,7 @@ def explain_memories(policy: Policy, states: Tensor, names: DimensionNames) -> l
 
 
 def _parts(policy: Policy, state: Tensor) -> Parts:
-    """Return what memories add to the mean: exactly where they have weights, else by slopes.
-
-    For a linear smoother a slope times the memory's value is the exact contribution; for others it
-    is the first order's.
-    """
+    """Return what memories add to the mean: by their weights, else slopes times their values."""
     conditioned = policy.conditioned
     if isinstance(conditioned, Weighted):
         place = policy.normaliser(state)

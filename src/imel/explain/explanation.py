@@ -52,20 +52,13 @@ COLUMNS = tuple(field.name for field in fields(Experiences) if field.name != "ro
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Readable(ABC):
-    """A mean, and words for where it comes from.
+    """A mean, and where it comes from: arrays in policy units, words in the environment's."""
 
-    Arrays are in policy units (the action range is [-1, 1]), words in the environment's units.
-    """
-
-    widths: ClassVar[tuple[int, ...]]
-    """Characters of all columns of the table but the last, in a pipe."""
+    widths: ClassVar[tuple[int, ...]]  # characters of all columns but the last, in a pipe
 
     observation: Array  # [d_s] raw
     mean: Array  # [d_a] before it is clipped to the action range; logits of discrete actions
-    familiarity: float
-    """The share of remembered states that are at least as far from the other episodes as this
-    state is from memory: 1 is as familiar as anything remembered, 0 farther off than any memory.
-    NaN if fewer than two episodes are remembered."""
+    familiarity: float  # the share of remembered states that are as unusual, or NaN
     names: DimensionNames
     distribution: Distribution
     middle: Array | float = 0.0  # [d_a] of the action range, in the environment's units

@@ -1,8 +1,4 @@
-"""Counterfactuals: a policy without some of its memories or lessons, and which to choose.
-
-A policy that is made of its memory is, without some rows, what the others make of the same weights.
-A `RidgePolicy` is a sum of lessons: without some of them it is the rest of the sum.
-"""
+"""Counterfactuals: a policy without some of its memories or lessons, and which to choose."""
 
 from __future__ import annotations
 
@@ -80,10 +76,8 @@ def chosen_rows(policy: Policy, rows: Rows = None, episodes: Rows = None) -> NDA
 def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
     """Return what each lesson adds to the action, as a root mean square over remembered states.
 
-        size_e = sqrt(mean_i |phi_i^T theta_e|^2) = sqrt(tr(theta_e^T (Phi^T Phi / N) theta_e))
-
-    In policy units and in the order of the ledger.
-    """  # [L]
+    sqrt(mean_i |phi_i^T theta_e|^2) = sqrt(tr(theta_e^T (Phi^T Phi / N) theta_e)), in policy units
+    """  # [L] in the order of the ledger
     taught = policy.lessons.column("coefficients")
     squares = ((_moments(policy) @ taught) * taught).sum(dim=(1, 2))
     return np.asarray(squares.clamp_min(0.0).sqrt().cpu())
@@ -92,10 +86,8 @@ def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
 def lesson_shares(policy: RidgePolicy) -> NDArray[Any]:
     """Return the share of the policy that each lesson carries; they add up to one.
 
-        share_e = mean_i (phi_i^T theta_e)(phi_i^T theta) / mean_i |phi_i^T theta|^2
-
-    Below zero where a lesson speaks against the policy. In the order of the ledger.
-    """  # [L]
+    mean_i (phi_i^T theta_e)(phi_i^T theta) / mean_i |phi_i^T theta|^2, negative of one against it
+    """  # [L] in the order of the ledger
     taught = policy.lessons.column("coefficients")
     projection = (taught * (_moments(policy) @ policy.coefficients.float())).sum(dim=(1, 2))
     shares = projection.double() / projection.double().sum()
@@ -121,10 +113,9 @@ def random_lessons(policy: RidgePolicy, count: int, seed: int) -> NDArray[Any]:
 
 
 def similar_lessons(policy: RidgePolicy, states: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return the episodes of the lessons whose kept states are most like some states.
+    """Return the episodes of the lessons whose kept states are nearest to some states on average.
 
-    Likeness is the distance of each state to the nearest one that is kept of the lesson, in
-    normalised units, on average. It is what one would guess without knowing the policy.
+    It is what one would guess without knowing the policy.
     """
     kept = policy.lessons.column("samples")  # [L, k, d_s]
     with torch.no_grad():

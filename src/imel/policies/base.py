@@ -5,10 +5,8 @@
 Where actions are discrete the "mean" are logits (`imel.distributions`), and where observations are
 no vectors the state is what a frozen features extractor returns (`imel.policies.spaces`).
 
-A policy owns everything that differs between kinds: its settings, how its mean is made, its
-explanation, what it is without some of its experience, and how it learns: `Policy.make_update` is
-called once, and returns what reads and changes the learner's state, owns the optimizers, and
-returns statistics, which the algorithm logs.
+A policy owns everything that differs between kinds. How it learns is made once by `make_update`: an
+`Update` reads and changes the learner's state, owns the optimizers, and returns statistics.
 """
 
 from __future__ import annotations
@@ -24,19 +22,20 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs
+from stable_baselines3.common.utils import explained_variance
 from torch import Tensor
 from torch.optim import Optimizer
 
 from imel import registry
 from imel.data.advantage import standardise
-from imel.data.critic import explained_variance, fit_critic
+from imel.data.critic import fit_critic
 from imel.data.experience import Rollout
 from imel.data.memory import Memory
 from imel.data.normaliser import Normaliser
 from imel.data.rollout import FloatArray
 from imel.distributions import distribution_for
 from imel.errors import ImelError, SettingsError
-from imel.policies.names import Dimensions
+from imel.policies.names import DimensionNames, Dimensions
 from imel.policies.spaces import check_spaces, make_extractor, state_names
 from imel.settings import Settings as CommonSettings
 from imel.settings import marked, setting_names
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from imel.checkpoints.checkpoint import Source
     from imel.explain.explanation import Readable
     from imel.learner import LearnerState
-    from imel.policies.names import DimensionNames
     from imel.policies.ridge.ledger import Lessons
 
 T = TypeVar("T")
@@ -64,27 +62,19 @@ class _Cache(dict[str, Any]):
 
 
 class Policy(BasePolicy):
-    """The base of all policies.
-
-    A subclass says how its mean is made (`_act`), how it learns (`make_update`) and what is behind
-    its actions (`explain`, `without`).
+    """The base of all policies: a subclass says how its mean is made, and how it learns.
 
     :param settings: an instance of the class's `Settings`; its defaults if not given
     :param changes: settings that are to differ from those
     """
 
     Settings: ClassVar[type[CommonSettings]] = CommonSettings
-    """The settings of IMeL that this policy uses, with its defaults."""
-    name: ClassVar[str] = ""
-    """What commands and files call a registered policy."""
-    label: ClassVar[str] = ""
-    """What reports call it."""
+    name: ClassVar[str] = ""  # what commands and files call a registered policy
+    label: ClassVar[str] = ""  # what reports call it
 
     std: Tensor  # [d_a]
-    lessons: Lessons | None
-    """What each episode taught; None of a policy that is no sum of lessons."""
-    conditioned: Any = None
-    """What answers with the memories in place, of a policy that interpolates them."""
+    lessons: Lessons | None  # what each episode taught; None of a policy that is no sum of lessons
+    conditioned: Any = None  # what answers with the memories in place, where they are interpolated
 
     def __init__(
         self,
@@ -166,10 +156,6 @@ class Policy(BasePolicy):
         """Return mu, the deterministic action, and sigma at raw states, in policy units."""
         with torch.no_grad():
             return self._act(states.to(self.std.device))
-
-    def prepare(self) -> None:
-        """Compute what acting needs beside the state, once."""
-        self.act(torch.zeros(1, self.state_dim))
 
     def embed(self, states: Tensor) -> Tensor:
         """Return raw states in the space in which the policy compares them."""
@@ -319,22 +305,16 @@ class Policy(BasePolicy):
 
 
 class Update(ABC):
-    """How a policy learns.
-
-    A subclass may replace how advantages are weighted, before they are standardised
-    (`shape_advantages`) and after (`weigh_advantages`).
-    """
+    """How a policy learns; a subclass may replace how advantages are weighted."""
 
     def __init__(self, learner: LearnerState) -> None:
         self.learner = learner
         self.policy: Any = learner.policy
         self.settings: Any = learner.policy.settings
-        self.optimizers: dict[str, Optimizer] = {
-            "critic_optimizer": torch.optim.Adam(
-                learner.critic.parameters(), lr=self.settings.critic_learning_rate, fused=True
-            )
+        weights, rate = learner.critic.parameters(), self.settings.critic_learning_rate
+        self.optimizers: dict[str, Optimizer] = {  # by the names that files know them by
+            "critic_optimizer": torch.optim.Adam(weights, lr=rate, fused=True)
         }
-        """By the names that files and `get_parameters` know them by."""
 
     @abstractmethod
     def start(self) -> None:
@@ -356,8 +336,6 @@ class Update(ABC):
             be) or `shown` (only actions are known), and whether rewards are known by `rewarded`
         """
 
-    # --- what a subclass may replace ---
-
     def shape_advantages(self, advantages: Tensor) -> Tensor:
         """Change advantages [N], in deviations of the return, before they are standardised."""
         return advantages
@@ -365,8 +343,6 @@ class Update(ABC):
     def weigh_advantages(self, advantages: Tensor) -> Tensor:
         """Change standardised advantages [N]: the weights of the experiences' improvements."""
         return advantages
-
-    # --- what updates share ---
 
     def standardised(self, advantages: Tensor) -> Tensor:
         """Return advantages centred, scaled and clipped, between the two hooks."""
@@ -376,14 +352,9 @@ class Update(ABC):
     def fit_critic(self, states: Tensor, values: Tensor, returns: Tensor) -> Stats:
         """Regress the critic on returns at normalised states; `values` are its own before."""
         # states [n, d_s], values and returns of any equal shape with n entries
-        learner = self.learner
-        loss = fit_critic(
-            learner.critic,
-            self.optimizers["critic_optimizer"],
-            states,
-            returns.flatten().to(states.device),
-            self.settings,
-            learner.generator,
-        )
-        explained = explained_variance(values, returns)
+        known = (column.double().flatten().numpy(force=True) for column in (values, returns))
+        critic, optimizer = self.learner.critic, self.optimizers["critic_optimizer"]
+        fitted = (states, returns.flatten().to(states.device), self.settings)
+        loss = fit_critic(critic, optimizer, *fitted, self.learner.generator)
+        explained = float(explained_variance(*known))
         return {"train/explained_variance": explained, "train/value_loss": loss}

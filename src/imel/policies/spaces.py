@@ -2,8 +2,7 @@
 
 Observations other than vectors go through one of Stable-Baselines3's features extractors, frozen as
 it was drawn: one-hot encodings and flat arrays as they are, images through a random `NatureCNN`.
-The state that is remembered and learned from is what the extractor returns: it is never trained, so
-what it returns does not age, and of stacked frames it is smaller than their bytes.
+What it returns is remembered and learned from. It is never trained, so that nothing ages.
 """
 
 from __future__ import annotations

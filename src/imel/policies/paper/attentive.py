@@ -54,10 +54,7 @@ class AttentiveNeuralProcess(NeuralProcess):
 
 
 class AttentionPath(DeterministicPath):
-    """sum_i w_i r_i with r_i the encoded memory and w a softmax kernel between learned features.
-
-    It is the interpolation of MKI, applied to representations instead of values.
-    """
+    """sum_i w_i r_i: MKI with encoded memories r_i for values, and features of its own."""
 
     def __init__(
         self, state_dim: int, value_dim: int, hidden: tuple[int, ...], features: int
@@ -80,7 +77,7 @@ class AttentionPath(DeterministicPath):
         """Attention to the memories of other episodes."""
         queries, keys = self.features(targets.states), self.features(context.states)
         episodes, encoded = (targets.episodes, context.episodes), self.encoder(pairs(context))
-        return kernel_interpolation(queries, keys, encoded, *episodes)
+        return kernel_interpolation(queries, keys, encoded, episodes)
 
 
 @register("anp", label="IMeL, ANP")

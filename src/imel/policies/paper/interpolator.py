@@ -1,11 +1,4 @@
-"""The contract of an interpolator: what a policy computed from memories must be able to do.
-
-An interpolator learns which states are alike; the memories hold the behaviour. It has
-
-- `condition(context)`: precompute everything that depends only on the context. The result maps
-  states to a mean, and a std if there is one, until the weights or the memories change;
-- `leave_one_out(context, targets)`: what it would answer at each target without its episode;
-- `loss(context, targets, generator)`: what leave-one-episode-out training minimises (Alg. 4).
+"""The contract of an interpolator: it learns which states are alike; memories hold the behaviour.
 
 Adding one: subclass `Interpolator`, return a `Conditioned` (or a `Weighted`, if memories have a
 share in the answer), and name it in a subclass of `PaperPolicy`, in a file of its own.
@@ -44,10 +37,7 @@ class Conditioned:
 
 
 class Weighted(Conditioned):
-    """One in which every memory has a share.
-
-    If `exact`, the answer's mean *is* the sum of the memories' contributions, so that they are not
-    an account of the computation but the computation itself.
+    """One in which every memory has a share: if `exact`, the mean *is* their sum.
 
     :param weights: states [T, d_s] -> the share of each memory in the answer [T, N]
     :param values: [N, d_v] of the context
@@ -82,7 +72,7 @@ class Interpolator(nn.Module, ABC):
 
     @abstractmethod
     def condition(self, context: Context) -> Conditioned:
-        """Precompute everything that depends only on the context."""
+        """Precompute what depends only on the context; valid until that or the weights change."""
 
     @abstractmethod
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:

@@ -83,9 +83,7 @@ class MeanKernelInterpolation(Interpolator):
         """The kernel average over all other episodes."""
         queries, keys = self.embed(targets.states), self.embed(context.states)
         episodes, normalised = (targets.episodes, context.episodes), self.settings.normalised
-        return Prediction(
-            kernel_interpolation(queries, keys, context.values, *episodes, normalised)
-        )
+        return Prediction(kernel_interpolation(queries, keys, context.values, episodes, normalised))
 
 
 def kernel_weights(
@@ -112,22 +110,18 @@ def kernel_interpolation(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    query_episodes: Tensor | None = None,
-    key_episodes: Tensor | None = None,
+    episodes: tuple[Tensor, Tensor] | None = None,
     normalised: bool = True,
 ) -> Tensor:
-    """Return y_t = sum_i w_ti y_i, over the i whose episode differs from t's if episodes are given.
+    """Return y_t = sum_i w_ti y_i: queries [T, d], keys [N, d], values [N, d_v] -> [T, d_v].
 
-    queries [T, d], keys [N, d], values [N, d_v] -> [T, d_v]. Every query must have a key outside
-    its own episode.
+    :param episodes: of queries [T] and keys [N], where keys of a query's own are to be left out
     """
-    if (query_episodes is None) != (key_episodes is None):
-        raise ValueError("give the episodes of queries and keys, or of neither")
     answers = []
     for start in range(0, max(1, len(queries)), _ROWS):
         rows, own = slice(start, start + _ROWS), None
-        if query_episodes is not None and key_episodes is not None:
-            own = query_episodes[rows, None] == key_episodes  # [rows, N]
+        if episodes is not None:
+            own = episodes[0][rows, None] == episodes[1]  # [rows, N]
         answers.append(kernel_weights(queries[rows], keys, normalised, masked=own) @ values)
     return torch.cat(answers)
 

@@ -1,8 +1,6 @@
 """The paper's policies: an interpolator of the improved means in memory (Alg. 1-2).
 
-    mu(s) = interpolator(s; C),    C = {(s, mu*)_i} the memory
-
-Each kind of interpolator has a file with its formula, its settings and its policy.
+mu(s) = interpolator(s; C),    C = {(s, mu*)_i} the memory
 """
 
 from __future__ import annotations
@@ -89,10 +87,7 @@ class InterpolatorSettings(FitSettings, ContextSettings):
 
 
 class PaperPolicy(Policy):
-    """A policy whose mean interpolates the improved means of its memory.
-
-    With `std_mode="model"` it acts with the interpolator's own sigma (Alg. 1).
-    """
+    """A policy whose mean interpolates the improved means of its memory."""
 
     interpolator_class: ClassVar[type[Any]]
     """Of `Interpolator`: made from the state's and the action's dimensions, and the settings."""

@@ -35,8 +35,7 @@ Step = tuple[Tensor, Tensor, Tensor, Tensor]
 class PaperUpdate(Update):
     """Improves a rollout and fits the interpolator of a `PaperPolicy`.
 
-    Beside the weighting of advantages, a subclass may replace the improvement (`improve`, whose
-    length is `kl_budget`) and sigma's rule (`next_std`).
+    A subclass may also replace the improvement (`improve`) and sigma's rule (`next_std`).
     """
 
     policy: PaperPolicy
@@ -72,10 +71,7 @@ class PaperUpdate(Update):
     # --- the update ---
 
     def start(self) -> None:
-        """Set sigma and the prior context C^0 (Alg. 1 l. 1) before the first step.
-
-        Normalised states are drawn from N(0, 1), means from N(0, prior_std^2).
-        """
+        """Set sigma and the prior context C^0 (Alg. 1 l. 1): states of N(0, 1) and small means."""
         self._schedule_std(1.0)
         settings = self.settings
         if "prior_size" not in setting_names(settings):
@@ -109,8 +105,7 @@ class PaperUpdate(Update):
     def __call__(self, rollout: Rollout) -> Stats:
         """Improve and remember the rollout (Alg. 1 l. 8-12), then train the model (l. 3).
 
-        Line 3 stands at the end of an iteration, not at its start: the model is then whole between
-        iterations, and the first fit is to experience rather than to the prior.
+        Line 3 is last: the model is then whole, and first fitted to experience, not to the prior.
         """
         policy, distribution = self.policy, self.policy.distribution
         rows = rollout.rows(policy.device)

@@ -21,10 +21,7 @@ class RegressorSettings(FitSettings):
 
 
 class Regressor(Interpolator):
-    """y(s) = f^w(s), fitted to the memories. Its behaviour is in its weights, not in them.
-
-    There is no context to leave anything out of: leave-one-out is plain regression here.
-    """
+    """y(s) = f^w(s), fitted to the memories by plain regression: it sees no context."""
 
     def __init__(self, state_dim: int, value_dim: int, settings: RegressorSettings) -> None:
         super().__init__()

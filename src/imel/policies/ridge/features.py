@@ -111,13 +111,13 @@ class Design:
         states, episodes, blocks = memory.column("states"), memory.column("episodes"), {}
         for iteration, rows in memory.rollouts():
             key = (iteration, rows.stop - rows.start)
-            blocks[key] = self._blocks.get(key) or self._block(states[rows], episodes[rows])
+            block = self._blocks.get(key)
+            if block is None:
+                features = self._phi(self._normaliser(states[rows]))
+                names, counts = torch.unique_consecutive(episodes[rows], return_counts=True)
+                block = _Block(features, features.T @ features, names, counts.tolist())
+            blocks[key] = block
         self._blocks = blocks
-
-    def _block(self, states: Tensor, episodes: Tensor) -> _Block:
-        features = self._phi(self._normaliser(states))
-        names, counts = torch.unique_consecutive(episodes, return_counts=True)
-        return _Block(features, features.T @ features, names, counts.tolist())
 
     @property
     def features(self) -> Tensor:
