@@ -102,8 +102,6 @@ class LessonExplanation(Readable):
         rows = in_time[of_it[in_time]]
         return Experiences(rows=rows, **{name: memory[name][rows] for name in COLUMNS})
 
-    # --- words ---
-
     @property
     def headings(self) -> tuple[str, ...]:
         """What the cells of the table are."""

@@ -70,9 +70,6 @@ def chosen_rows(policy: Policy, rows: Rows = None, episodes: Rows = None) -> NDA
     return mask
 
 
-# --- how much each lesson matters to the policy as a whole, and which to take back ---
-
-
 def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
     """Return what each lesson adds to the action, as a root mean square over remembered states.
 
@@ -113,10 +110,7 @@ def random_lessons(policy: RidgePolicy, count: int, seed: int) -> NDArray[Any]:
 
 
 def similar_lessons(policy: RidgePolicy, states: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return the episodes of the lessons whose kept states are nearest to some states on average.
-
-    It is what one would guess without knowing the policy.
-    """
+    """Return the episodes of the lessons whose kept states are nearest to some on average."""
     kept = policy.lessons.column("samples")  # [L, k, d_s]
     with torch.no_grad():
         some = torch.as_tensor(states[:: -(-len(states) // _COMPARED)], device=policy.device)

@@ -102,21 +102,13 @@ class PaperPolicy(Policy):
             )
 
     def make_parts(self) -> None:
-        """Make the interpolator."""
-        self.interpolator = self.make_interpolator()
-
-    # --- what a subclass may replace ---
-
-    def make_interpolator(self) -> Interpolator:
-        """Return the interpolator; torch's global generator is seeded when it is called."""
+        """Make the interpolator; torch's global generator is seeded when it is called."""
         made: Interpolator = self.interpolator_class(self.state_dim, self.action_dim, self.settings)
-        return made
+        self.interpolator = made
 
     def make_update(self, learner: LearnerState) -> Update:
         """Return the paper's update: improve the rollout, fit the interpolator."""
         return PaperUpdate(learner)
-
-    # --- acting ---
 
     def context(self) -> Context:
         """Return C: improved means at states normalised as they are at present."""

@@ -68,8 +68,6 @@ class PaperUpdate(Update):
             return std
         return next_std(improved_stds(*step, eta, mode), std, self.settings.min_std)
 
-    # --- the update ---
-
     def start(self) -> None:
         """Set sigma and the prior context C^0 (Alg. 1 l. 1): states of N(0, 1) and small means."""
         self._schedule_std(1.0)

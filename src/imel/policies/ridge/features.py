@@ -30,10 +30,7 @@ class Features(nn.Module, ABC):
     A subclass has to define `width` and `forward`; the rest may be overridden by what is faster.
     """
 
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """d_phi: the number of features."""
+    width: int  # d_phi: the number of features
 
     @abstractmethod
     def forward(self, states: Tensor) -> Tensor:
@@ -60,11 +57,7 @@ class RandomFeatures(Features):
         super().__init__()
         self.register_buffer("directions", 1.5 * torch.randn(state_dim, count) / state_dim**0.5)
         self.register_buffer("offsets", 2.0 * torch.rand(count) - 1.0)
-
-    @property
-    def width(self) -> int:
-        """d_phi: the number of features."""
-        return 1 + self.directions.shape[0] + self.directions.shape[1]
+        self.width = 1 + state_dim + count
 
     def forward(self, states: Tensor) -> Tensor:
         """Return phi at normalised states."""  # [T, d_s] -> [T, d_phi]

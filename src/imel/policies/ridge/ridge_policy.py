@@ -77,8 +77,6 @@ class RidgePolicy(Policy):
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
         self.lessons = Lessons(self.state_dim, *shape)
 
-    # --- what a subclass may replace ---
-
     def make_features(self) -> Features:
         """Return the feature map phi; torch's global generator is seeded when it is called."""
         return RandomFeatures(self.state_dim, self.settings.features)
@@ -87,14 +85,10 @@ class RidgePolicy(Policy):
         """Return the update: improve all memories again, take a bounded step."""
         return RidgeUpdate(learner)
 
-    # --- acting ---
-
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         weights = self.cached("weights", self.coefficients.float)
         mean = self.features.predict(self.normaliser(states), weights)
         return mean, self.std.expand_as(mean)
-
-    # --- learning ---
 
     @property
     def design(self) -> Design:
@@ -143,8 +137,6 @@ class RidgePolicy(Policy):
         matrix = damped_inverse(after.T @ after, _CARRYING) @ (after.T @ before.double())
         self.coefficients.copy_(matrix @ self.coefficients)
         self.lessons.transform(matrix)
-
-    # --- files and export ---
 
     def shapes_for(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors of the shapes it can load: with as many lessons as a file holds."""
