@@ -23,8 +23,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from imel.checkpoints import checkpoint
 from imel.checkpoints.checkpoint import Checkpoint
-from imel.checkpoints.model_file import contents_of
-from imel.checkpoints.snapshot import restorable, snapshot_parts
+from imel.checkpoints.model_file import contents_of, restorable, snapshot_parts
 from imel.environments.replay import LONGEST
 from imel.errors import CheckpointError, ImelError
 
@@ -173,13 +172,11 @@ def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -
     A damaged one is refused; with `fall_back` the newest that is whole is taken in its place.
     """
     error: CheckpointError | None = None
-    for path in reversed(checkpoints_in(folder)):
+    for path in checkpoints_in(folder)[: None if fall_back else -2 : -1]:
         try:
             return Checkpoint.read(path)
         except CheckpointError as damage:
             error = error or damage
-            if not fall_back:
-                break
     if error is not None:
         raise error
     return None
