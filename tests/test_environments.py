@@ -13,8 +13,7 @@ import pytest
 import faulty
 from imel import IMeL, ImelError
 from imel.cli.main import main
-from imel.environments.making import make_copy, make_environments
-from imel.environments.workers import Workers
+from imel.environments.making import Workers, make_copy, make_environments
 from imel.errors import EnvironmentFaultError
 from small import SMALL, differing
 
@@ -51,7 +50,7 @@ RAISED = {
 }
 LOST = {  # faults that would take this process with them happen in another one
     "Dies": r"the process of environment \d \(seed \d+\) ended during a step",
-    "Hangs": r"environment \d \(seed \d+\) did not answer to a step within 3 s",
+    "Hangs": r"the process of environment \d \(seed \d+\) did not answer to a step within 3 s",
 }
 
 

@@ -170,9 +170,9 @@ def test_own_experience_replaces_the_oldest_logged_one_first() -> None:
 
 
 def test_of_too_many_rows_the_newest_episodes_are_taken() -> None:
-    with pytest.warns(RuntimeWarning, match="newest 96 of 128"):
+    with pytest.warns(RuntimeWarning, match="newest 100 of 128"):
         model = small_model(memory_size=100).warm_start(rewarded(count=8))
-    assert episodes_of(model) == [2, 3, 4, 5, 6, 7]
+    assert episodes_of(model) == [1, 2, 3, 4, 5, 6, 7]
     with pytest.warns(RuntimeWarning, match="newest 100 of 150"):
         model = small_model(memory_size=100).warm_start(rewarded(count=1, length=150))
     assert model.policy.memory.column("steps").tolist() == list(range(50, 150))
@@ -240,9 +240,9 @@ REFUSED: list[tuple[Any, str]] = [
     (changed(observations=np.full((17, 2), np.inf)), "states that are NaN or too large"),
     (changed(rewards=np.full(16, 1e39)), "rewards that are NaN or too large"),
     (changed(rewards=np.zeros(15)), r"rewards are \(15,\), not \(16,\)"),
-    (changed(observations=np.zeros((16, 2))), "16 observations and 16 actions"),
+    (changed(observations=np.zeros((16, 2))), r"shape \(16, 2\) and 16 actions"),
     (changed(observations=np.zeros((17, 3))), "episode 1 does not fit this model: .* into shape"),
-    (changed(observations=np.zeros((17, 4))), r"observations have the shape \(4,\)"),
+    (changed(observations=np.zeros((17, 4))), r"shape \(17, 4\) and 16"),
     (changed(actions=np.zeros((16, 2))), r"actions are \(16, 2\), not \(16, 1\)"),
     (changed(stds=np.zeros((16, 1))), "stds that are not above zero"),
     (changed(actions=np.full((16, 1), 1.5), means=None), "outside of Box"),
@@ -251,7 +251,7 @@ REFUSED: list[tuple[Any, str]] = [
     (changed(reward=[1]), "did you mean 'rewards'"),
     ([{"observations": np.zeros((2, 2))}], "has no actions"),
     ([{"observations": np.zeros((1, 2)), "actions": np.zeros((0, 1))}], "no transitions"),
-    (7, "a int is no dataset"),
+    (7, "holds no episodes: give a Parquet file"),
     ("missing.parquet", "there is no file missing.parquet"),
     ("imel/missing-v0", "no local Minari dataset 'imel/missing-v0'"),
     ("a name", "neither a file nor the id"),

@@ -50,8 +50,7 @@ class Checkpoint:
         """Read a file and verify it; refuse anything else. A checkpoint is returned as it is."""
         if isinstance(source, Checkpoint):
             return source
-        path = _existing(source)
-        with _opened(path) as file:
+        with _opened(source) as (path, file):
             manifest = _manifest(path, file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if _digest(tensors) != manifest.pop("tensors_sha256"):
@@ -69,8 +68,7 @@ Source = str | os.PathLike[str] | Checkpoint
 
 def read_document(source: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what a file's manifest says, without its tensors."""
-    path = _existing(source)
-    with _opened(path) as file:
+    with _opened(source) as (path, file):
         return _manifest(path, file.metadata() or {})
 
 
@@ -114,21 +112,17 @@ def prepare(
     return write_it
 
 
-def _existing(source: str | os.PathLike[str]) -> Path:
-    # What `write` would have made of this name goes before the name itself
-    for path in (path_for(source), Path(source)):
-        if path.is_file():
-            if path.stat().st_size > LARGEST_FILE:
-                raise CheckpointError(f"{path} is larger than {LARGEST_FILE >> 30} GiB")
-            return path
-    raise CheckpointError(f"no such checkpoint: {path_for(source)}")
-
-
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(source: str | os.PathLike[str]) -> Iterator[tuple[Path, Any]]:
+    # What `write` would have made of this name goes before the name itself
+    path = next((p for p in (path_for(source), Path(source)) if p.is_file()), None)
+    if path is None:
+        raise CheckpointError(f"no such checkpoint: {path_for(source)}")
+    if path.stat().st_size > LARGEST_FILE:
+        raise CheckpointError(f"{path} is larger than {LARGEST_FILE >> 30} GiB")
     try:
         with safe_open(path, framework="pt") as file:
-            yield file
+            yield path, file
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is not an imel checkpoint, or is damaged: {error}") from None
 
@@ -139,19 +133,16 @@ def _manifest(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
         raise CheckpointError(f"{source} is a safetensors file, but no imel checkpoint")
     if _sha256(text.encode()) != metadata.get("manifest_sha256"):
         raise CheckpointError(f"{source} is damaged: checksum of the manifest differs")
-    try:
-        manifest: dict[str, Any] = json.loads(text)
-    except (ValueError, RecursionError):  # also numbers of many digits, and nesting without end
-        raise CheckpointError(f"{source} has a manifest that is no JSON") from None
-    required: dict[str, type] = {
-        **dict.fromkeys(("format", "kind", "policy", "tensors_sha256"), str),
-        **dict.fromkeys(("versions", "circumstances", "settings"), dict),
-    }
+    manifest: Any = None
+    with contextlib.suppress(ValueError, RecursionError):  # many digits, nesting without end
+        manifest = json.loads(text)
+    required: dict[str, type] = dict.fromkeys(("format", "kind", "policy", "tensors_sha256"), str)
+    required |= dict.fromkeys(("versions", "circumstances", "settings"), dict)
     require_entries(manifest, required, source)
     schema = manifest.get("schema")
     if manifest["format"] != "imel" or schema != SCHEMA:
         raise CheckpointError(f"{source} has schema {schema}; this version reads {SCHEMA}")
-    return manifest
+    return dict(manifest)
 
 
 def require_entries(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -67,10 +68,8 @@ def policy_class_of(file: Checkpoint) -> type[Policy]:
     policy_class = registry.loaded_policy(name)
     if policy_class is None:
         raise CheckpointError(
-            f"{file.path} holds a policy of its user's own, {name}: import its module before, "
-            f"or name it by policy_class=… (commands: --policy {name})"
-            if ":" in name
-            else f"{file.path} holds a policy that is not installed here: {name}"
+            f"{file.path} holds a policy that is not installed here, {name}: one of your own is "
+            f"named by policy_class=… or --policy {name}, or its module imported before"
         )
     return policy_class
 
@@ -111,12 +110,13 @@ def require_model(file: Checkpoint) -> None:
     document, path = file.document, file.path
     if document["kind"] != "model":
         raise CheckpointError(f"{path} holds a {document['kind']}, not a whole model")
-    checkpoint.require_entries(document, {"progress": dict, "run": dict}, path)
-    checkpoint.require_entries(document["progress"], {"episodes": list, "successes": list}, path)
-    checkpoint.require_entries(document["run"], {"id": str, "plan": dict}, path)
+    require = checkpoint.require_entries
+    require(document, {"progress": dict, "run": dict, "seed": (int, NoneType)}, path)
     progress = document["progress"]
+    require(progress, {"episodes": list, "successes": list}, path)
+    require(document["run"], {"id": str, "plan": dict}, path)
     numbers = {
-        "seed": (0 if document.get("seed", -1) is None else document.get("seed"), 0, 2**32 - 1),
+        "seed": (document["seed"] or 0, 0, 2**32 - 1),
         "n_envs": (document.get("n_envs"), 1, 2**20),
         "stats_window_size": (document.get("stats_window_size"), 1, 2**31),
         **{name: (progress.get(name), 0, 2**62) for name in (*COUNTERS, "next_episode")},

@@ -9,6 +9,7 @@ in the uninterrupted run as well. Either way a run that was killed ends as it wo
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -39,14 +40,11 @@ class RunCheckpoints(BaseCallback):
     """Saves the model to a folder every few iterations, and keeps the last few files.
 
     A thread writes what was copied, while the run goes on; the next checkpoint, and the end, wait
-    for it. If one cannot be written, the run ends then, or goes on without it if `go_on_if_full`;
-    the files of before are whole either way.
+    for it. If one cannot be written, the run ends then, or goes on without it if `go_on_if_full`.
 
     Training that ends before its last step leaves a checkpoint of where it stood, if environments
-    can be put back there; it goes when the run has been finished.
-
-    Where environments are reset at checkpoints, it belongs to the run: whoever continues from one
-    of its files has to use it with the same `every`.
+    can be put back there; it goes when the run has been finished. Where they are reset at
+    checkpoints, whoever continues from one of its files has to use it with the same `every`.
     """
 
     def __init__(
@@ -74,15 +72,18 @@ class RunCheckpoints(BaseCallback):
         self._root = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
         model = self._algorithm
         model.checkpointed = True
-        between, limit = self.every * model.n_steps, _episode_limit(model)
-        if limit is not None and limit > max(between, LONGEST if restorable(model) else 0):
-            warnings.warn(
-                f"no episode of {limit} steps can end: environments are reset at checkpoints, "
-                f"every {between} steps of each; take one every {-(-limit // model.n_steps)} "
-                "iterations or more",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        assert model.env is not None
+        with contextlib.suppress(AttributeError, NotImplementedError):  # of somebody else's vector
+            (spec,) = model.env.get_attr("spec", [0])
+            between, limit = self.every * model.n_steps, getattr(spec, "max_episode_steps", 0) or 0
+            if limit > max(between, LONGEST if restorable(model) else 0):
+                warnings.warn(
+                    f"no episode of {limit} steps can end: environments are reset at checkpoints, "
+                    f"every {between} steps of each; take one every {-(-limit // model.n_steps)} "
+                    "iterations or more",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
     def _on_rollout_start(self) -> None:
         model = self._algorithm
@@ -143,16 +144,6 @@ class RunCheckpoints(BaseCallback):
         return True
 
 
-def _episode_limit(model: IMeL) -> int | None:
-    assert model.env is not None
-    try:
-        (spec,) = model.env.get_attr("spec", [0])
-    except (AttributeError, NotImplementedError):  # of a vector of somebody else's
-        return None
-    limit: int | None = getattr(spec, "max_episode_steps", None)
-    return limit
-
-
 def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the checkpoints in a folder, the oldest first; not what a killed writer left."""
     found = [path for path in Path(folder).glob("*") if NAME.fullmatch(path.name)]
@@ -161,9 +152,7 @@ def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
 
 def iteration_of(path: Path) -> int:
     """Return the iteration in the name of a checkpoint."""
-    match = NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
+    return int(path.stem.rpartition("-")[2])
 
 
 def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -> Checkpoint | None:

@@ -7,6 +7,7 @@ observation t, and the one of the last observation is empty.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
@@ -94,10 +95,9 @@ def write_minari(
 
 def _recoverable(env_id: str | None) -> str | None:
     """Return the id if the environment can be made from what Minari records of it."""
-    try:
+    with contextlib.suppress(gymnasium.error.Error, ImportError, TypeError, ValueError):
         return env_id if env_id and gymnasium.spec(env_id).to_json() else None
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError):
-        return None  # not registered, or by a class or a function that JSON cannot hold
+    return None  # not registered, or by a class or a function that JSON cannot hold
 
 
 def _episode(columns: Columns, rows: Array, policy: Policy) -> dict[str, Any]:

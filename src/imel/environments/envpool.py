@@ -70,11 +70,12 @@ class EnvPoolEnvironments(VecEnv):
         self.spec = gymnasium.spec(env_id)  # what is learned here is evaluated and drawn there
         if env_id not in self._envpool.list_all_envs():
             raise ImelError(f"EnvPool has no '{env_id}'; it can be learned on without EnvPool")
-        self._arguments = {
-            "num_envs": n_envs,
-            "num_threads": threads_for(n_envs, threads),
-            **self._pool_options(env_kwargs),
-        }
+        known = self._envpool.make_spec(env_id).config._asdict()
+        options = {name: value for name, value in env_kwargs.items() if name != _CONTACT_FORCES}
+        for name in options.keys() - known.keys():
+            raise ImelError(f"EnvPool's '{env_id}' has no option '{name}'")
+        self._arguments = {"num_envs": n_envs, "num_threads": threads_for(n_envs, threads)}
+        self._arguments |= {name: type(known[name])(value) for name, value in options.items()}
         self._pool = self._make_pool(np.random.SeedSequence().generate_state(n_envs))
         space, actions = self._pool.observation_space, self._pool.action_space
         if not isinstance(space, spaces.Box) or not isinstance(actions, spaces.Box):
@@ -88,15 +89,6 @@ class EnvPoolEnvironments(VecEnv):
         low, high = actions.low.astype(np.float32), actions.high.astype(np.float32)
         super().__init__(n_envs, space, spaces.Box(low, high))
 
-    def _pool_options(self, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return Gymnasium's options in EnvPool's types; refuse one that EnvPool does not have."""
-        known = self._envpool.make_spec(self.spec.id).config._asdict()
-        options = {name: value for name, value in env_kwargs.items() if name != _CONTACT_FORCES}
-        for name in options:
-            if name not in known:
-                raise ImelError(f"EnvPool's '{self.spec.id}' has no option '{name}'")
-        return {name: type(known[name])(value) for name, value in options.items()}
-
     def _make_pool(self, seeds: Iterable[int]) -> Any:
         return self._envpool.make_gymnasium(
             self.spec.id, seed=[int(seed) % 2**31 for seed in seeds], **self._arguments
@@ -108,7 +100,7 @@ class EnvPoolEnvironments(VecEnv):
         if seeds:  # they can be given to new copies only
             self._pool = self._make_pool(seeds)
             self._reset_seeds()
-        return self._kept(self._pool.reset()[0])
+        return self._pool.reset()[0][:, self._columns]
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Let EnvPool's threads begin with the step."""
@@ -118,18 +110,16 @@ class EnvPoolEnvironments(VecEnv):
         """Return what came of the step; a copy whose episode ended has begun the next one."""
         observations, rewards, terminated, truncated, _ = self._pool.recv()
         dones = terminated | truncated
-        observations = self._kept(observations)
+        observations = observations[:, self._columns]
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         finished = np.flatnonzero(dones)
         for i in finished:
             infos[i]["terminal_observation"] = observations[i].copy()
             infos[i]["TimeLimit.truncated"] = bool(truncated[i])
         if finished.size:
-            observations[finished] = self._kept(self._pool.reset(finished.astype(np.int32))[0])
+            begun = self._pool.reset(finished.astype(np.int32))[0]
+            observations[finished] = begun[:, self._columns]
         return observations, rewards, dones, infos
-
-    def _kept(self, observations: NDArray[Any]) -> NDArray[Any]:
-        return observations[:, self._columns]
 
     def close(self) -> None:
         """End EnvPool's threads."""
@@ -150,8 +140,8 @@ class EnvPoolEnvironments(VecEnv):
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> NoReturn:
         """Refuse."""
-        raise AttributeError(f"EnvPool's environments have no attribute '{attr_name}' to set")
+        raise AttributeError(f"EnvPool's environments have no '{attr_name}' of their own")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any:
         """Refuse."""
-        raise AttributeError(f"EnvPool's environments have no method '{method_name}' to call")
+        self.set_attr(method_name, None)

@@ -1,7 +1,7 @@
 """Make environments from an id.
 
 id -> `make` -> Replayable(Monitor(environment)) -> side by side in this process, or in processes of
-their own (`workers`); or as EnvPool's (`envpool`)
+their own where a simulator is slow, or may crash or hang; or as EnvPool's (`envpool`)
 """
 
 from __future__ import annotations
@@ -10,26 +10,33 @@ import multiprocessing
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 from gymnasium import Env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import GymEnv
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_normalize
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecEnv,
+    unwrap_vec_normalize,
+)
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from imel.data.rollout import Sampler
 from imel.environments.envpool import make_envpool
-from imel.environments.replay import Replayable
-from imel.environments.workers import Maker, Workers
-from imel.errors import ImelError, SettingsError, one_line
+from imel.environments.replay import FAULT, Replayable
+from imel.errors import EnvironmentFaultError, ImelError, SettingsError, one_line
 from imel.policies.spaces import check_spaces
 from imel.settings import Backend, Settings
 
+Maker = Callable[[], Env[Any, Any]]
+
+_SECONDS_TO_START = 120.0
 _said: set[str] = set()
 
 
@@ -152,3 +159,86 @@ class SideBySide(DummyVecEnv):
         # A space that is no Dict has the single key None
         observations = copied.get(None, copied)
         return observations, self.buf_rews.copy(), self.buf_dones.copy(), infos
+
+
+class Workers(SubprocVecEnv):
+    """Environments in processes of their own; one that dies or hangs is named.
+
+    After a fault the next `reset` starts all processes anew.
+    """
+
+    restorable: ClassVar[bool] = True
+
+    def __init__(self, makers: Sequence[Maker], timeout: float) -> None:
+        self._makers = list(makers)
+        self._seconds = {"step": timeout, "reset": max(timeout, _SECONDS_TO_START)}
+        # One process imports what all of them need, and they are copies of it
+        multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
+        self._start()
+
+    def _start(self) -> None:
+        super().__init__(self._makers, start_method="forkserver")
+        self.remotes: Any = tuple(
+            _Watched(remote, index, self._seconds) for index, remote in enumerate(self.remotes)
+        )
+
+    def reset(self) -> VecEnvObs:
+        """Begin an episode in each."""
+        if any(remote.broken for remote in self.remotes):
+            seeds = self._seeds
+            self.close()
+            self._start()
+            self._seeds = seeds
+        return super().reset()
+
+    def close(self) -> None:
+        """End the processes, also those that would not listen."""
+        if self.closed:
+            return
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.join()
+        for remote in self.remotes:
+            remote.close()
+        self.closed, self.waiting = True, False
+
+
+class _Watched:
+    """The pipe to a worker, which names the environment if there is no answer, or a fault in it."""
+
+    def __init__(self, pipe: Any, index: int, seconds: dict[str, float]) -> None:
+        self._pipe, self._index, self._seconds = pipe, index, seconds
+        self._seed: int | None = None
+        self.close = pipe.close
+        self.broken = False
+
+    def send(self, request: tuple[str, Any]) -> None:
+        """Ask the worker for something."""
+        self._kind, content = request
+        if self._kind == "reset":
+            self._seed = content[0]
+        try:
+            self._pipe.send(request)
+        except OSError:
+            raise self._lost("ended during a {}") from None
+
+    def recv(self) -> Any:
+        """Wait for the answer, but not for ever."""
+        seconds = self._seconds.get(self._kind)
+        try:
+            if not self._pipe.poll(seconds):
+                raise self._lost(f"did not answer to a {{}} within {seconds:g} s")
+            answer = self._pipe.recv()
+        except (EOFError, OSError):
+            raise self._lost("ended during a {}") from None
+        for info in answer if isinstance(answer, tuple) else ():
+            if isinstance(info, dict) and FAULT in info:
+                self.broken = True
+                raise EnvironmentFaultError(info[FAULT], self._index)
+        return answer
+
+    def _lost(self, how: str) -> EnvironmentFaultError:
+        self.broken = True
+        who = f"the process of environment {self._index} (seed {self._seed})"
+        return EnvironmentFaultError(f"{who} {how.format(self._kind)}", self._index)

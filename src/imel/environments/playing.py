@@ -99,9 +99,8 @@ def require_spaces(model: Any, env: Any, env_id: str) -> None:
         mine, theirs = getattr(model, name), getattr(env, name)
         if not _alike(mine, theirs):
             both = [s.shape if isinstance(s, spaces.Box) else s for s in (mine, theirs)]
-            raise ImelError(
-                f"the model was not made for {env_id}: it {verb} {both[0]}, not {both[1]}"
-            )
+            found = f"it {verb} {both[0]}, not {both[1]}"
+            raise ImelError(f"the model was not made for {env_id}: {found}")
 
 
 def _alike(mine: Any, theirs: Any) -> bool:

@@ -71,8 +71,7 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.origin = None
         try:
             observation, info = self.env.reset(seed=seed, options=options)
-            self._require_shape(observation)
-            return observation, info
+            return self._fitting(observation), info
         except BaseException as error:
             return None, self._report("reset", error)
 
@@ -85,15 +84,15 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._count += 1
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
-            self._require_shape(observation)
-            return observation, float(reward), terminated, truncated, info
+            return self._fitting(observation), float(reward), terminated, truncated, info
         except BaseException as error:
             return None, 0.0, False, False, self._report("step", error)
 
-    def _require_shape(self, observation: Any) -> None:
+    def _fitting(self, observation: Any) -> Any:
         expected = self.observation_space.shape  # None of a Dict
         if expected is not None and np.shape(observation) != expected:
             raise ValueError(f"an observation of shape {np.shape(observation)}, not {expected}")
+        return observation
 
     def _report(self, where: str, error: BaseException) -> dict[str, Any]:
         if isinstance(error, KeyboardInterrupt):
