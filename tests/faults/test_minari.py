@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import minari
 import numpy as np
 import pytest
-from minari.data_collector import EpisodeBuffer
 
 from imel.datasets import memory_columns, read_dataset, write_minari
 from imel.errors import ImelError
@@ -210,31 +208,6 @@ def test_foreign_infos_make_demonstrations_of_a_dataset(data: Path, policy: Poli
         del file["episode_0/infos/imel_advantage"]
         file["episode_0/infos/__class__"] = np.ones(LENGTH + 1)
     assert read_dataset(NAME, policy).kind == "shown"
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["arrow", "parquet"])
-@pytest.mark.parametrize("share", [1.0, 0.9, 0.1])
-def test_a_dataset_of_tables_is_read_whole_or_not_at_all(
-    share: float, kind: str, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    episode = EpisodeBuffer(
-        observations=np.zeros((5, 3), np.float32),
-        actions=np.zeros((4, 1), np.float32),
-        rewards=np.ones(4),
-        terminations=np.zeros(4, bool),
-        truncations=np.array([0, 0, 0, 1], bool),
-    )
-    spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
-    minari.create_dataset_from_buffers(NAME, [episode], **spaces, data_format=kind)
-    (file,) = (tmp_path / NAME).rglob(f"*.{kind}")
-    content = file.read_bytes()
-    file.write_bytes(content[: int(share * len(content))])
-    if share == 1.0:
-        assert len(read_dataset(NAME, policy)) == 4
-    else:
-        refusal_of(policy)
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,9 @@ class Worker:
         ):
             again = np.asarray(env.get_wrapper_attr("play_again")(past), np.float32)
             if again.tobytes() != seen.tobytes():
+                came = f"played again it came to {again} instead of {seen}: not deterministic"
                 raise EnvironmentFaultError(
-                    f"environment {place} was lost with its worker and cannot be made again: "
-                    f"played again from its beginning, it came to {again} instead of {seen}, so "
-                    "its simulator is not deterministic",
-                    place,
+                    f"environment {place} was lost with its worker and {came}", place
                 )
 
     def step(self, sent: FloatArray) -> tuple[Any, ...]:

@@ -46,11 +46,6 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads_for(n_envs: int, threads: int = 0) -> int:
-    """Return how many threads step the copies if `threads` are asked for, 0 being one a core."""
-    return min(threads or usable_cores(), n_envs)
-
-
 class EnvPoolEnvironments(VecEnv):
     """Copies of an EnvPool task, each reset in the step that ends its episode.
 
@@ -74,7 +69,8 @@ class EnvPoolEnvironments(VecEnv):
         options = {name: value for name, value in env_kwargs.items() if name != _CONTACT_FORCES}
         for name in options.keys() - known.keys():
             raise ImelError(f"EnvPool's '{env_id}' has no option '{name}'")
-        self._arguments = {"num_envs": n_envs, "num_threads": threads_for(n_envs, threads)}
+        threads = min(threads or usable_cores(), n_envs)
+        self._arguments: dict[str, Any] = {"num_envs": n_envs, "num_threads": threads}
         self._arguments |= {name: type(known[name])(value) for name, value in options.items()}
         self._pool = self._make_pool(np.random.SeedSequence().generate_state(n_envs))
         space, actions = self._pool.observation_space, self._pool.action_space

@@ -23,8 +23,6 @@ LONGEST = 10_000
 """Steps after which an episode is left, and up to which it can be played again."""
 FAULT = "imel_fault"
 """The key of an info under which a fault is reported."""
-_ROOM = 64
-"""Actions for which there is room at first; it doubles when it is full."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +55,11 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.mark()
 
     def _begin(self) -> None:
-        shape = (_ROOM, *(self.action_space.shape or ()))
-        self._actions, self._count = np.empty(shape, self.action_space.dtype), 0
+        self._actions, self._count = list[Array](), 0
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
-        self._begin()  # in another array: the last mark may need the actions of before
+        self._begin()  # in another list: the last mark may need the actions of before
         generator: Any = getattr(self.unwrapped.np_random, "bit_generator", None)
         self.origin = None if generator is None else {"state": generator.state}
         if seed is not None:
@@ -78,9 +75,7 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step."""
         if self._count <= LONGEST:
-            if self._count == len(self._actions):
-                self._actions = np.concatenate([self._actions, np.empty_like(self._actions)])
-            self._actions[self._count] = action
+            self._actions.append(np.array(action, self.action_space.dtype))
         self._count += 1
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
@@ -112,7 +107,10 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
     def past(self) -> Past | None:
         """Return how it came to the last mark; None if it cannot be brought there again."""
         origin, actions, count = self._mark
-        return None if origin is None or count > LONGEST else Past(origin, actions[:count])
+        if origin is None or count > LONGEST:
+            return None
+        shape, kind = (count, *(self.action_space.shape or ())), self.action_space.dtype
+        return Past(origin, np.array(actions[:count], kind).reshape(shape))
 
     def play_again(self, past: Past) -> Any:
         """Bring it where another one was; return the observation there."""
