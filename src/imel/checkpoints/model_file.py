@@ -165,9 +165,8 @@ def load_tensors(learner: LearnerState, file: Checkpoint) -> None:
 
 # --- where a run stands between two rollouts, environments included ---
 #
-# A rollout changes counters, random states and environments before anything is learned from it. A
-# snapshot keeps what they were when it began, so that a checkpoint can be written at any moment and
-# a resumed run takes that rollout again. Environments are put back by playing their episodes again.
+# A snapshot keeps what a rollout changes, so that a checkpoint can be written at any moment and a
+# resumed run takes that rollout again. Environments are put back by playing their episodes again.
 
 
 def take_snapshot(model: IMeL) -> Contents:
@@ -265,10 +264,10 @@ def restore_environments(model: IMeL, file: Checkpoint) -> None:
         except ImelError as error:
             raise CheckpointError(f"{file.path}: environment {index}: {error}") from None
         if np.asarray(observation, expected.dtype).tobytes() != expected[index].tobytes():
+            came = f"came to {observation} instead of {expected[index]} when it was played again"
             raise CheckpointError(
-                f"{file.path}: environment {index}, played again from its beginning, came to "
-                f"{observation} instead of {expected[index]}: its simulator is not deterministic, "
-                "or not the one the run was made with"
+                f"{file.path}: environment {index} {came}: its simulator is not deterministic, or "
+                "not the one the run was made with"
             )
     model._last_obs = expected.copy()
     clock = model.learner.clock

@@ -1,10 +1,8 @@
 """A run's checkpoints: taken between iterations, kept, found again, and continued bit for bit.
 
-Environments made from an id go on in the midst of their episodes: a checkpoint says how they came
-where they are, and changes nothing. Where that cannot be said (environments given as objects, those
-of a sampler or of EnvPool, observations that are no vectors, an episode of more than 10,000 steps)
-every environment is reset at a checkpoint with a seed made from the run's seed and the iteration,
-in the uninterrupted run as well. Either way a run that was killed ends as it would have ended.
+Environments made from an id go on in the midst of their episodes. Where they cannot be put back
+(docs/reliability.md says where) each is reset at a checkpoint with a seed made from the run's seed
+and the iteration, in the uninterrupted run as well. Either way a killed run ends the same.
 """
 
 from __future__ import annotations
@@ -40,11 +38,8 @@ class RunCheckpoints(BaseCallback):
     """Saves the model to a folder every few iterations, and keeps the last few files.
 
     A thread writes what was copied, while the run goes on; the next checkpoint, and the end, wait
-    for it. If one cannot be written, the run ends then, or goes on without it if `go_on_if_full`.
-
-    Training that ends before its last step leaves a checkpoint of where it stood, if environments
-    can be put back there; it goes when the run has been finished. Where they are reset at
-    checkpoints, whoever continues from one of its files has to use it with the same `every`.
+    for it. Training that ends before its last step leaves a checkpoint of where it stood. Where
+    environments are reset at checkpoints, a run is continued with the same `every`.
     """
 
     def __init__(

@@ -50,8 +50,7 @@ MOST_BYTES = 8 << 30
 class Logged:
     """Transitions from elsewhere as rows of a memory, in policy units.
 
-    `annotated` ones have improved means. `acted` ones know mu and sigma of the policy that acted,
-    and have rewards, so that they can be improved. Of `shown` ones only the actions are known.
+    `annotated` ones have improved means, `acted` ones mu, sigma and rewards, `shown` ones neither.
     """
 
     columns: Columns
@@ -196,11 +195,7 @@ def _widths(columns: Columns) -> dict[str, int]:
 
 
 def write_projector(folder: Path, vectors: dict[str, Array], columns: dict[str, Columns]) -> None:
-    """Write tensors.tsv, metadata.tsv and the projector's configuration; a tag for each source.
-
-    `tensorboard --logdir FOLDER` shows them, and projector.tensorflow.org loads the two TSV files.
-    A point can be coloured and searched by every column but the states.
-    """
+    """Write TensorBoard's projector; points are labelled by every column but the states."""
     writer = SummaryWriter(str(folder))
     for source, rows in columns.items():
         named = {name: part for name, part in _table(rows).items() if "state_" not in name}

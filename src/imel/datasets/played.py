@@ -49,11 +49,7 @@ def record_episodes(
 
 
 def play_episodes(model: IMeL, env_id: str, seeds: list[int]) -> Columns:
-    """Play one episode for each seed.
-
-    The improved mean is the mean: an action that is the mean asks for no change. The advantage is
-    the critic's, in deviations of the return.
-    """
+    """Play one episode for each seed; an action that is the mean asks for no improvement."""
     with playing.environment_of(model, env_id) as env:
         parts = [_played(model, env, seed, number) for number, seed in enumerate(seeds)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,7 +1,6 @@
 """EnvPool's environments as a vector environment of Stable-Baselines3: `backend="envpool"`.
 
-EnvPool steps all copies in C++, on threads of its own, and has Gymnasium's MuJoCo tasks under the
-same ids. It does not render, and the state of its simulators can be neither read nor set.
+They are stepped in C++, cannot be drawn, and their state can be neither read nor set.
 """
 
 from __future__ import annotations
@@ -32,12 +31,7 @@ def make_envpool(
     env_kwargs: Mapping[str, Any] | None = None,
     columns: NDArray[np.bool_] | None = None,
 ) -> VecEnv:
-    """Return copies of an environment that report their episodes as `Monitor` does.
-
-    :param threads: threads that step the copies; 0 for one a core
-    :param env_kwargs: options of Gymnasium's environment, as far as EnvPool has them
-    :param columns: which numbers of the observation to keep; all of them by default
-    """
+    """Return copies, stepped by some threads (0: one a core), of which some columns are seen."""
     return VecMonitor(EnvPoolEnvironments(env_id, n_envs, threads, env_kwargs or {}, columns))
 
 
@@ -135,7 +129,7 @@ class EnvPoolEnvironments(VecEnv):
         raise ImelError("EnvPool does not render: play the model on Gymnasium's environment")
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> NoReturn:
-        """Refuse."""
+        """Refuse, as `env_method` does."""
         raise AttributeError(f"EnvPool's environments have no '{attr_name}' of their own")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any:

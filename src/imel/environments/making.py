@@ -41,11 +41,7 @@ _said: set[str] = set()
 
 
 def make(env_id: str, **options: Any) -> Env[Any, Any]:
-    """Make one environment by its id: the one place that calls `gymnasium.make`.
-
-    MuJoCo would write its warnings to the terminal once per model, and to a file in the user's
-    folder. Here each is said once, and no file is written.
-    """
+    """Make one environment by its id; each warning of MuJoCo is said once, and in no file."""
     if is_mujoco(env_id):
         import mujoco  # which takes a while to import, and not every task needs it
 
@@ -131,11 +127,7 @@ def environments_for(
 
 
 class SideBySide(DummyVecEnv):
-    """Environments in this process, stepped one after the other.
-
-    Infos are copied one level deep and observations as arrays: for a quick simulator deep copies of
-    both are a tenth of a step.
-    """
+    """Environments in this process; deep copies of infos would be a tenth of a quick step."""
 
     @property
     def restorable(self) -> bool:
@@ -162,10 +154,7 @@ class SideBySide(DummyVecEnv):
 
 
 class Workers(SubprocVecEnv):
-    """Environments in processes of their own; one that dies or hangs is named.
-
-    After a fault the next `reset` starts all processes anew.
-    """
+    """Environments in processes of their own, started anew by the `reset` after a fault."""
 
     restorable: ClassVar[bool] = True
 
@@ -195,11 +184,9 @@ class Workers(SubprocVecEnv):
         """End the processes, also those that would not listen."""
         if self.closed:
             return
-        for process in self.processes:
+        for process, remote in zip(self.processes, self.remotes, strict=True):
             process.kill()
-        for process in self.processes:
             process.join()
-        for remote in self.remotes:
             remote.close()
         self.closed, self.waiting = True, False
 

@@ -64,10 +64,9 @@ def play_policy(
     sampled: bool = False,
     look: Callable[[int], None] = lambda number: None,
 ) -> Iterator[tuple[Decision, Step]]:
-    """Play one episode with a policy's mean actions, or with actions sampled by the seed.
+    """Play one episode with mean actions, or some sampled by the seed.
 
-    `look` gets the number of each step while the environment is still in the observed state, and
-    may draw it.
+    `look` gets the number of each step while the environment is still in the observed state.
     """
     generator, distribution = torch.Generator().manual_seed(seed), policy.distribution
     decided = list[Decision]()

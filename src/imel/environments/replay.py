@@ -1,8 +1,7 @@
 """Environments that say how they came where they are, so that their episodes can be played again.
 
-An episode is decided by the random state it began with and the actions since, for MuJoCo's tasks
-and whatever else is deterministic and draws from Gymnasium's generator. That is what a checkpoint
-holds of an environment, and what the learning process keeps of those in Ray's workers.
+What is deterministic and draws from Gymnasium's generator is decided by the random state an episode
+began with and the actions since. That is what a checkpoint holds, and Ray's sampler keeps of them.
 """
 
 from __future__ import annotations
@@ -38,12 +37,8 @@ class Past:
 class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Can be put back where it was at the last `mark`, by playing its episode again.
 
-    It also says of a fault in which environment it was, by which seed and at which step. A fault is
-    whatever an environment raises, be it SystemExit, and an observation of another shape than its
-    space has: it would be broadcast without a word.
-
-    :param index: which of several copies it is
-    :param reporting: hand faults on in the info, so that a process of its own lives to say them
+    It also names a fault, `reporting` it in the info from another process: whatever an environment
+    raises, or an observation of another shape than its space, which would be broadcast.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], index: int, reporting: bool = False) -> None:
@@ -92,10 +87,9 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _report(self, where: str, error: BaseException) -> dict[str, Any]:
         if isinstance(error, KeyboardInterrupt):
             raise error
-        fault = (
-            f"environment {self._index} (seed {self._seed}) raised in {where} {self._count} of its "
-            f"episode: {type(error).__name__}: {error}"
-        )
+        who = f"environment {self._index} (seed {self._seed})"
+        what = f"{type(error).__name__}: {error}"
+        fault = f"{who} raised in {where} {self._count} of its episode: {what}"
         if self._reporting:
             return {FAULT: fault}
         raise EnvironmentFaultError(fault, self._index) from error
