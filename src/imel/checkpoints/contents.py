@@ -17,12 +17,8 @@ from torch import Tensor
 
 from imel.errors import CheckpointError, one_line
 
-_ATTRIBUTES: dict[type, tuple[str, ...]] = {
-    spaces.Box: ("low", "high"),
-    spaces.Discrete: ("n", "start"),
-    spaces.MultiDiscrete: ("nvec", "start"),
-}
-"""What makes a space again; of a MultiBinary it is its shape."""
+_ATTRIBUTES = ("low", "high", "n", "nvec", "start")
+"""What makes a space again, as far as it has them; of a MultiBinary it is its shape."""
 _MOST_OPTIONS = 1 << 20
 """Of a discrete space."""
 
@@ -135,8 +131,7 @@ def _space_to_arrays(space: spaces.Space[Any]) -> dict[str, Any]:
         }
     if isinstance(space, spaces.MultiBinary):
         return {"bits": space.shape}
-    (names,) = (names for kind, names in _ATTRIBUTES.items() if isinstance(space, kind))
-    return {name: getattr(space, name) for name in names}
+    return {name: getattr(space, name) for name in _ATTRIBUTES if hasattr(space, name)}
 
 
 def spaces_from_tensors(
@@ -148,7 +143,7 @@ def spaces_from_tensors(
         observation, action = (
             _space_from(under(name, arrays)) for name in ("observation", "action")
         )
-    except (KeyError, ValueError, TypeError, AssertionError, OverflowError) as error:
+    except (LookupError, ValueError, TypeError, AssertionError, OverflowError) as error:
         raise CheckpointError(f"{path} lacks a valid space: {one_line(error)}") from None
     return observation, action
 
