@@ -28,7 +28,7 @@ from torch import Tensor
 
 from imel.data.arithmetic import denormals_flushed
 from imel.data.experience import Rollout
-from imel.data.rollout import Actor, EpisodeClock, FloatArray, OnStep, draw_noise, roll_out
+from imel.data.rollout import Actor, EpisodeClock, FloatArray, OnStep, collect, draw_noise
 from imel.distributed.connection import LOCAL, connect, cores
 from imel.environments.making import SideBySide, make_copy, make_environments
 from imel.environments.replay import Past
@@ -287,14 +287,14 @@ class RaySampler:
     ) -> tuple[Rollout | None, FloatArray]:
         """Gather as `imel.data.rollout.collect` does."""
         assert isinstance(env, RayEnvironments)
-        noise = draw_noise(env, observations, actor, n_steps, clock, generator)
+        noise = draw_noise(observations, actor, n_steps, clock, generator)
         assert isinstance(actor, Policy)
         sent = actor if actor.device.type == "cpu" else copy.deepcopy(actor).cpu()
-        sent.prepare()  # once, not by every worker
+        sent.act(torch.zeros(1, sent.state_dim))  # conditioned once, not by every worker
         policy = env.ray.put(sent)  # known to all machines, once
         both = zip(env.split(observations), env.split(noise, axis=1), strict=True)
         record = _Record(env, env.ask("collect", [(policy, *own) for own in both]), actor)
-        result = roll_out(record, observations, record, noise, clock, on_step)
+        result = collect(record, observations, record, n_steps, clock, generator, on_step, noise)
         if record.taken < n_steps:  # a callback has ended it: the rest never was
             env.rewind()
         return result
