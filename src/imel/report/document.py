@@ -11,8 +11,7 @@ from matplotlib.figure import Figure
 from imel.errors import ImelError
 from imel.report import figures, markdown
 from imel.report.labels import escaped, short_steps
-from imel.report.results import Results, panel_title
-from imel.report.scores import scores_of
+from imel.report.results import Results, panel_title, scores_of
 
 PAPER_FIGURES: Mapping[str, tuple[str, ...]] = {
     # Walker2d and HalfCheetah both have the dimensions of Figure 2's second panel (Paper note 14)
@@ -35,21 +34,16 @@ _ENOUGH = 5
 _READING = """\
 Numbers are interquartile means over seeds with 95 % bootstrap intervals in brackets. *Deterministic
 return* is that of the trained policy without noise, over 20 episodes; *training return* that of the
-exploring policy over the last 10 % of the steps. P is the probability that a run has the higher
-deterministic return; a difference is one of deterministic returns, in bold where its interval
-excludes zero. Where both have the same seeds they are drawn in pairs. A ratio of processor times,
-evaluations not counted, is the median over the seeds that both have on processors of one kind."""
+exploring policy over the last 10 % of the steps. A difference is one of deterministic returns, in
+bold where its interval excludes zero. Where both have the same seeds they are drawn in pairs. A
+ratio of processor times, evaluations not counted, is the median over the seeds that both have on
+processors of one kind."""
 _SCORES = """\
 Scores are (return - random) / ({0} - random): 0 is acting at random, 1 the interquartile mean of \
 {0}. Over all tasks: the interquartile mean of all runs, in which every task weighs the same; \
-intervals by a bootstrap within tasks. A score over fewer of the tasks says so and does not \
-compare with one over all. A run has failed if its score is below half of the median that the \
-algorithm reaches on its task."""
-_PUBLISHED = """\
-Means over seeds, beside means of ten seeds in the [recorded results of
-Tianshou](https://github.com/thu-ml/tianshou/tree/master/examples/mujoco) after as many steps. Those
-are of older versions of the tasks, of other settings and another evaluation: read the order of
-magnitude. SAC is off-policy, and takes many times the processor time."""
+intervals by a bootstrap within tasks. P is the probability that a run has the higher \
+deterministic return. A score over fewer of the tasks says so and does not compare with one over \
+all. A run has failed if its score is below half of the median that the algorithm reaches on its task."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +88,6 @@ def make_report(results: Results, baseline: str, against: Sequence[str], images:
     _add_tasks(report, results, baseline, others)
     if baseline in results.labels:
         _add_scores(report, results, baseline, others)
-    if published := markdown.published_table(results, results.labels):
-        report.say("## Published results", _PUBLISHED, published)
     _add_provenance(report, results)
     return report
 
@@ -165,8 +157,6 @@ def _add_scores(report: Report, results: Results, baseline: str, others: Sequenc
     report.say(markdown.scores_table(results, measures, labels, [baseline, *others]))
     drawn = figures.scores_figure(results, measures, labels, baseline)
     report.show("scores.png", "Normalised scores over all tasks", drawn)
-    drawn = figures.profile_figure(results, evaluated, labels, baseline)
-    report.show("profile.png", "Performance profile", drawn)
 
 
 def _add_provenance(report: Report, results: Results) -> None:

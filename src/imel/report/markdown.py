@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-import tomllib
-from collections.abc import Mapping, Sequence
-from importlib import resources
+from collections.abc import Sequence
 
 import numpy as np
 
 from imel.report.labels import algorithm_name, escaped, task_title
-from imel.report.results import Group, Results, TaskResults, cost_ratio, panel_title
-from imel.report.scores import (
+from imel.report.results import (
     MEASURES,
+    Group,
     Measure,
+    Results,
     Scores,
+    TaskResults,
+    cost_ratio,
     failed,
     overall,
     overall_probability,
@@ -26,17 +27,11 @@ from imel.report.statistics import (
     difference_of_pairs,
     estimate,
     interquartile_mean,
-    probability_of_improvement,
 )
 
 _NONE = "–"
 _WHOLE = 1000.0
 """Returns as large as this are given without decimals."""
-_PUBLISHED: Mapping[str, Mapping[str, Mapping[str, float]]] = tomllib.loads(
-    (resources.files("imel.report") / "published.toml").read_text(encoding="utf-8")
-)
-"""Mean returns that others have published, by number of steps, task and algorithm."""
-_PUBLISHED_ALGORITHMS = ("trpo", "ppo", "sac")
 
 
 def name_cell(label: str) -> str:
@@ -67,10 +62,7 @@ def comparison_table(task: TaskResults, labels: Sequence[str], other: str) -> li
 
 
 def scores_table(
-    results: Results,
-    measures: Sequence[Scores],
-    labels: Sequence[str],
-    against: Sequence[str],
+    results: Results, measures: Sequence[Scores], labels: Sequence[str], against: Sequence[str]
 ) -> list[str]:
     """Normalised scores over all tasks, failed runs, and each algorithm beside the others named.
 
@@ -85,9 +77,8 @@ def scores_table(
         row = [name_cell(label)]
         for scores in measures:
             score, tasks = overall(scores, label) or (None, most)
-            row.append(
-                _interval(score, 2) + ("" if tasks == most else f" ({tasks} of {most} tasks)")
-            )
+            fewer = "" if tasks == most else f" ({tasks} of {most} tasks)"
+            row.append(f"{_interval(score, 2)}{fewer}")
         row.append("{} of {}".format(*failed(measures[0], label)))
         for other in against:
             better = None if other == label else overall_probability(results, label, other)
@@ -108,25 +99,10 @@ def against_table(results: Results, label: str, other: str) -> list[str]:
         row = [escaped(task_title(task.task))]
         for measure in MEASURES:
             difference = difference_to(task.groups[label], task.groups[other], measure)
-            row += [_difference(difference, 1), _verdict(difference)]
+            row += [_difference(difference), _verdict(difference)]
         rows.append(row)
     tallies = [_tally(results, label, other, measure) for measure in MEASURES]
     return table(header, [*rows, ["above / level / below", "", tallies[0], "", tallies[1]]])
-
-
-def published_table(results: Results, labels: Sequence[str]) -> list[str]:
-    """Mean returns beside published ones of as many steps; no lines where none is published."""
-    rows = []
-    for task in results.tasks:
-        published = _PUBLISHED.get(str(task.steps), {}).get(task.task)
-        if published is None:
-            continue
-        returns = [task.returns(label, "evaluated") for label in labels]
-        ours = [_number(float(each.mean()), 1) if len(each) else _NONE for each in returns]
-        theirs = [f"{published[name]:.0f}" for name in _PUBLISHED_ALGORITHMS]
-        rows.append([panel_title(results, task), *ours, *theirs])
-    names = [f"{name.upper()}, published" for name in _PUBLISHED_ALGORITHMS]
-    return table(["task", *map(name_cell, labels), *names], rows) if rows else []
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -154,7 +130,7 @@ def mean_cell(values: Array) -> str:
 
 def _headings(other: str) -> list[str]:
     name = name_cell(other)
-    return [f"P(> {name})", f"difference to {name}", f"cpu / {name}"]
+    return [f"difference to {name}", f"cpu / {name}"]
 
 
 def _comparison(group: Group, reference: Group) -> list[str]:
@@ -162,9 +138,8 @@ def _comparison(group: Group, reference: Group) -> list[str]:
     ratio = cost_ratio(group, reference)
     cost = _NONE if ratio is None else _number(ratio, 2)
     if group is reference:
-        return [_NONE, _NONE, cost]
-    better = estimate(probability_of_improvement, [group.evaluated, reference.evaluated])
-    return [_interval(better, 2), _difference(difference_to(group, reference), 1), cost]
+        return [_NONE, cost]
+    return [_difference(difference_to(group, reference)), cost]
 
 
 def _verdict(difference: Estimate) -> str:
@@ -188,19 +163,15 @@ def _tally(results: Results, label: str, other: str, measure: Measure) -> str:
 def _interval(value: Estimate | None, digits: int) -> str:
     if value is None:
         return _NONE
-    largest = np.nanmax(np.abs([value.value, value.low, value.high]))
-    digits = 0 if largest >= _WHOLE else digits  # the same for all three
-    text = _number(value.value, digits)
-    if math.isnan(value.low):
-        return text
-    return f"{text} [{_number(value.low, digits)}, {_number(value.high, digits)}]"
+    numbers = [value.value, value.low, value.high]
+    digits = 0 if np.nanmax(np.abs(numbers)) >= _WHOLE else digits  # the same for all three
+    middle, low, high = (_number(each, digits) for each in numbers)
+    return middle if math.isnan(value.low) else f"{middle} [{low}, {high}]"
 
 
-def _difference(value: Estimate | None, digits: int) -> str:
+def _difference(value: Estimate) -> str:
     """With its sign; bold where zero is outside the interval."""
-    if value is None:
-        return _NONE
-    text = ("+" if value.value > 0 else "") + _interval(value, digits)
+    text = ("+" if value.value > 0 else "") + _interval(value, 1)
     return f"**{text}**" if value.excludes(0.0) else text
 
 

@@ -1,4 +1,7 @@
-"""The rows of a store put in order: tasks, on each the algorithms, of each the seeds."""
+"""The rows of a store put in order: tasks, on each the algorithms, of each the seeds.
+
+And returns of different tasks on one scale: 0 is acting at random, 1 a reference algorithm.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
-from imel.report.labels import algorithm_order, short_steps, task_order, task_title
-from imel.report.statistics import Array
+from imel.bench.store import Row, identity
+from imel.report import statistics
+from imel.report.labels import algorithm_order, escaped, short_steps, task_order, task_title
+from imel.report.statistics import Array, Estimate, estimate
 
-Row = Mapping[str, Any]
+Measure = Literal["evaluated", "explored"]
+"""Final deterministic return, or the stochastic one of the last tenth of the steps."""
+MEASURES: tuple[Measure, ...] = ("evaluated", "explored")
+Scores = Mapping[tuple[str, int], Mapping[str, Array]]
+"""By task and number of steps, then by label: the score of each seed."""
 
 RANDOM = "random"
 """The algorithm that only acts at random: the zero of normalised scores."""
@@ -29,9 +38,7 @@ class FinishedRun:
 
     seed: int
     evaluated: float  # final deterministic return
-    explored: (
-        float | None
-    )  # mean of the training episodes that ended in the last tenth of the steps
+    explored: float | None  # mean of training episodes that ended in the last tenth of the steps
     seconds: float
     cpu_seconds: float | None
     processor: str | None  # on which it ran; None in rows that do not say
@@ -64,16 +71,11 @@ class TaskResults:
     task: str
     steps: int
     groups: Mapping[str, Group]  # by label, in the order of tables and legends
-    random: Group | None
-    """The returns of acting at random, where they were measured."""
+    random: Group | None  # the returns of acting at random, where they were measured
 
     def of(self, labels: Iterable[str]) -> list[Group]:
         """The groups with these labels, as far as they were run."""
         return [self.groups[label] for label in labels if label in self.groups]
-
-    def returns(self, label: str, measure: str) -> Array:
-        """One of the two returns of a group; empty where it was not run."""
-        return getattr(self.groups[label], measure) if label in self.groups else np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -81,10 +83,8 @@ class Results:
     """A whole store."""
 
     tasks: tuple[TaskResults, ...]
-    failures: tuple[str, ...]
-    """One line for each run that failed the last time and has no result."""
-    commits: tuple[str, ...]
-    """Of the code that ran; with a `+` where it differed from the commit."""
+    failures: tuple[str, ...]  # a line for each run that failed the last time and has no result
+    commits: tuple[str, ...]  # of the code that ran; with a `+` where it differed from the commit
 
     def tasks_of(self, *labels: str) -> list[TaskResults]:
         """The tasks on which all of these were run."""
@@ -140,10 +140,10 @@ def gather(rows: Iterable[Row]) -> Results:
         if learned or sum(name == task for name, _ in groups) == 1:
             tasks.append(TaskResults(task, steps, learned, random.get(task)))
     tasks.sort(key=lambda each: (*task_order(each.task), each.steps))
-    failed = {_identity(row): row for row in rows if row.get("error")}
+    last = {identity(row): row for row in rows if row.get("error")}
     failures = {
         _plain(f"{row['task']} {_label(row)} seed {row['seed']}: {row['error']}")
-        for run, row in failed.items()
+        for run, row in last.items()
         if run not in curves
     }
     commits = {
@@ -162,17 +162,13 @@ def _finished_curves(rows: Iterable[Row]) -> dict[tuple[object, ...], list[Row]]
         if row.get("error"):
             curve = []
             continue
-        if curve and (_identity(curve[-1]) != _identity(row) or row["step"] <= curve[-1]["step"]):
+        if curve and (identity(curve[-1]) != identity(row) or row["step"] <= curve[-1]["step"]):
             curve = []  # what came before was cut short
         curve.append(row)
         if row["final"]:
-            finished.setdefault(_identity(row), curve)
+            finished.setdefault(identity(row), curve)
             curve = []
     return finished
-
-
-def _identity(row: Row) -> tuple[object, ...]:
-    return tuple(row[name] for name in ("task", "algorithm", "settings_hash", "seed", "steps"))
 
 
 def _groups(curves: Sequence[Sequence[Row]]) -> dict[str, Group]:
@@ -216,3 +212,61 @@ def _finished_run(curve: Sequence[Row]) -> FinishedRun:
         training=np.array(training, dtype=float).reshape(-1, 2),
         evaluations=np.array([(r["step"], r["eval_return"]) for r in evaluated], dtype=float),
     )
+
+
+# --- scores ---
+
+
+def scores_of(results: Results, reference: str, measure: Measure) -> tuple[Scores, list[str]]:
+    """Scores on each task that has a scale; and one line for each that has none, with the reason.
+
+    A reference that does no better than chance makes no unit: scores would be noise, divided by it.
+    """
+    found, reasons = {}, []
+    for task in results.tasks:
+        returns = {label: getattr(group, measure) for label, group in task.groups.items()}
+        if not returns:
+            continue
+        if not len(returns.get(reference, ())):
+            reason = f"no result of {reference}"
+        elif task.random is None:
+            reason = "no result of acting at random (`imel bench random`)"
+        else:
+            level = estimate(statistics.interquartile_mean, [returns[reference]])
+            random = float(task.random.evaluated.mean())
+            if np.nanmin([level.value, level.low]) > random:
+                unit = level.value - random
+                scaled = {n: (each - random) / unit for n, each in returns.items() if len(each)}
+                found[task.task, task.steps] = scaled
+                continue
+            reason = f"{reference} cannot be told from acting at random there"
+        reasons.append(f"{escaped(panel_title(results, task))}: {reason}")
+    return found, reasons
+
+
+def _strata(scores: Scores, label: str) -> list[Array]:
+    """The scores of an algorithm on each task on which it was run."""
+    return [groups[label] for groups in scores.values() if label in groups]
+
+
+def overall(scores: Scores, label: str) -> tuple[Estimate, int] | None:
+    """Interquartile mean of an algorithm's scores, tasks counted alike, and over how many tasks."""
+    found = _strata(scores, label)
+    return (estimate(statistics.balanced_mean, found), len(found)) if found else None
+
+
+def failed(scores: Scores, label: str) -> tuple[int, int]:
+    """How many of an algorithm's runs failed, and how many there are.
+
+    A run has failed where its score is below half of the median of the algorithm on that task.
+    """
+    found = _strata(scores, label)
+    below = sum(int((each < np.median(each) / 2.0).sum()) for each in found)
+    return below, sum(map(len, found))
+
+
+def overall_probability(results: Results, label: str, other: str) -> Estimate | None:
+    """How often one beats the other's deterministic return, over the tasks of both."""
+    shared = results.tasks_of(label, other)
+    returns = [task.groups[name].evaluated for name in (label, other) for task in shared]
+    return estimate(statistics.probability_of_improvement, returns) if returns else None
