@@ -22,11 +22,9 @@ Make a report of a store that `imel bench` has filled: learning curves, a table 
 scores over all tasks; as Markdown and PNG. The same rows give the same files.
 
 examples:
-  imel report results/paper
   imel report results/paper --out report --into page.md
   imel report runs/bench --baseline ridge   variants of ridge, made by --set, beside it
-  imel report figure2 results/paper         the paper's Figure 2 from these runs
-  imel report figure3 results/paper"""
+  imel report figure2 results/paper         the paper's Figure 2 (or figure3) from these runs"""
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,7 @@ PAPER_FIGURES: Mapping[str, tuple[str, ...]] = {
     "figure3": ("double-pendulum", "hopper", "ant", "humanoid"),
 }
 PAPER_POLICIES = ("np", "mki")
-PAPER_ALGORITHMS = (*PAPER_POLICIES, "trpo-plain", "trpo")
-"""The paper ran TRPO without normalisation; the zoo's is today's."""
-
+PAPER_ALGORITHMS = (*PAPER_POLICIES, "trpo-plain", "trpo")  # the paper's, and today's
 _CURVES = {
     "curves-paper.png": figures.PAPER,
     "curves-training.png": figures.TRAINING,
@@ -29,8 +27,7 @@ _CURVES = {
     "curves-time.png": figures.COST,
 }
 _DOTS_PER_INCH = 130
-_ENOUGH = 5
-"""Seeds below which a bootstrap says little."""
+_ENOUGH = 5  # seeds; below, a bootstrap says little
 _READING = """\
 Numbers are interquartile means over seeds with 95 % bootstrap intervals in brackets. *Deterministic
 return* is that of the trained policy without noise, over 20 episodes; *training return* that of the
@@ -43,19 +40,18 @@ Scores are (return - random) / ({0} - random): 0 is acting at random, 1 the inte
 {0}. Over all tasks: the interquartile mean of all runs, in which every task weighs the same; \
 intervals by a bootstrap within tasks. P is the probability that a run has the higher \
 deterministic return. A score over fewer of the tasks says so and does not compare with one over \
-all. A run has failed if its score is below half of the median that the algorithm reaches on its task."""
+all. A run has failed if its score is below half of the median that the algorithm reaches \
+on its task."""
 
 
 @dataclass(frozen=True)
 class Report:
     """Text in Markdown, and figures by the file names the text shows them under."""
 
-    images: str
-    """The figures' folder as seen by the text."""
+    images: str  # the figures' folder as seen by the text
     parts: list[str] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    """What a reader must know of gaps in the results; also part of the text."""
+    notes: list[str] = field(default_factory=list)  # of gaps in the results; also in the text
 
     @property
     def body(self) -> str:
@@ -73,10 +69,7 @@ class Report:
 
 
 def make_report(results: Results, baseline: str, against: Sequence[str], images: str) -> Report:
-    """Everything there is to say of a store; `images` is the figures' folder as seen by the text.
-
-    Comparisons are made with the baseline, and with the others named, as far as they were run.
-    """
+    """Everything there is to say of a store, in comparison with the baseline and the others."""
     if not results.labels:
         failed = f"; failed: {'; '.join(results.failures)}" if results.failures else ""
         raise ImelError(f"the store has no finished run{failed}")
@@ -112,21 +105,14 @@ def png(figure: Figure) -> bytes:
 def _notes(results: Results, baseline: str) -> list[str]:
     notes = []
     if baseline not in results.labels:
-        notes.append(
-            f"no run of {baseline}: there are no comparisons, and no scores over all tasks"
-        )
-    single = [
-        f"{markdown.name_cell(group.label)} on {escaped(panel_title(results, task))}"
-        for task in results.tasks
-        for group in task.groups.values()
-        if len(group.runs) == 1
-    ]
-    if single:
-        notes.append(f"no interval where there is one seed, it takes two: {', '.join(single)}")
+        notes.append(f"no run of {baseline}: there are no comparisons, no scores over all tasks")
     fewest = min(len(group.runs) for group in results.groups)
+    if fewest == 1:
+        notes.append("no interval where there is one seed, it takes two")
     if fewest < _ENOUGH:
-        seeds = f"{fewest} of the {_ENOUGH} seeds an interval should have"
-        notes.append(f"some results rest on {seeds}")
+        notes.append(
+            f"some results rest on {fewest} of the {_ENOUGH} seeds an interval should have"
+        )
     return notes
 
 
@@ -135,8 +121,8 @@ def _add_tasks(report: Report, results: Results, baseline: str, others: Sequence
     for task in results.tasks:
         if not task.groups:
             continue
-        report.say(f"### {escaped(panel_title(results, task))}")
-        report.say(f"{escaped(task.task)}, {short_steps(task.steps)} steps")
+        steps = f"{escaped(task.task)}, {short_steps(task.steps)} steps"
+        report.say(f"### {escaped(panel_title(results, task))}", steps)
         report.say(markdown.task_table(task, results.labels, baseline))
         for other in others:
             if other in task.groups and len(task.groups) > 1:

@@ -30,8 +30,7 @@ from imel.report.statistics import (
 )
 
 _NONE = "–"
-_WHOLE = 1000.0
-"""Returns as large as this are given without decimals."""
+_WHOLE = 1000.0  # returns as large as this are given without decimals
 
 
 def name_cell(label: str) -> str:
@@ -64,10 +63,7 @@ def comparison_table(task: TaskResults, labels: Sequence[str], other: str) -> li
 def scores_table(
     results: Results, measures: Sequence[Scores], labels: Sequence[str], against: Sequence[str]
 ) -> list[str]:
-    """Normalised scores over all tasks, failed runs, and each algorithm beside the others named.
-
-    Against each of them: how often its runs win, and on how many tasks it is above, level, below.
-    """
+    """Normalised scores over all tasks, failed runs, and each algorithm beside the others named."""
     header = ["algorithm", "score, deterministic", "score, training", "failed runs"]
     for other in map(name_cell, against):
         header += [f"P(> {other})", f"above / level / below {other}"]
@@ -89,10 +85,7 @@ def scores_table(
 
 
 def against_table(results: Results, label: str, other: str) -> list[str]:
-    """The difference of one algorithm to another on every task, and what it says.
-
-    Of the deterministic return, and of the training return that the paper's figures show.
-    """
+    """The difference of one algorithm to another on every task, of either return, and its sense."""
     header = ["task (state, action)", "deterministic return", "is", "training return", "is"]
     rows = []
     for task in results.tasks_of(label, other):

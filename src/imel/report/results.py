@@ -24,12 +24,9 @@ MEASURES: tuple[Measure, ...] = ("evaluated", "explored")
 Scores = Mapping[tuple[str, int], Mapping[str, Array]]
 """By task and number of steps, then by label: the score of each seed."""
 
-RANDOM = "random"
-"""The algorithm that only acts at random: the zero of normalised scores."""
-_TAIL = 0.1
-"""The part of a learning curve, from its end, that stands for the final stochastic return."""
-_LONGEST = 500
-"""Letters of a label or an error that are shown."""
+RANDOM = "random"  # the algorithm that only acts at random: the zero of normalised scores
+_TAIL = 0.1  # the end of a learning curve that stands for the final stochastic return
+_LONGEST = 500  # letters of a label or an error that are shown
 
 
 @dataclass(frozen=True)
@@ -104,8 +101,8 @@ class Results:
 def run_together(group: Group, beside: Group) -> list[tuple[FinishedRun, FinishedRun]]:
     """Pairs of runs whose times compare: those of one seed, on processors of the same name."""
     others = {(run.seed, run.processor): run for run in beside.runs}
-    pairs = ((run, others.get((run.seed, run.processor))) for run in group.runs)
-    return [(run, other) for run, other in pairs if other is not None]
+    found = [run for run in group.runs if (run.seed, run.processor) in others]
+    return [(run, others[run.seed, run.processor]) for run in found]
 
 
 def cost_ratio(group: Group, beside: Group) -> float | None:
@@ -146,11 +143,8 @@ def gather(rows: Iterable[Row]) -> Results:
         for run, row in last.items()
         if run not in curves
     }
-    commits = {
-        _plain(row["commit"][:10]) + ("+" if row.get("dirty") else "")
-        for row in rows
-        if row.get("commit")
-    }
+    named = [row for row in rows if row.get("commit")]
+    commits = {_plain(row["commit"][:10]) + "+" * bool(row.get("dirty")) for row in named}
     return Results(tuple(tasks), tuple(sorted(failures)), tuple(sorted(commits)))
 
 
@@ -173,20 +167,18 @@ def _finished_curves(rows: Iterable[Row]) -> dict[tuple[object, ...], list[Row]]
 
 def _groups(curves: Sequence[Sequence[Row]]) -> dict[str, Group]:
     """By label; the hash is added where one label stands for several settings."""
-    alike: dict[tuple[str, str], list[Sequence[Row]]] = defaultdict(list)
+    alike: dict[tuple[str, str], list[FinishedRun]] = defaultdict(list)
     for curve in curves:
-        alike[_label(curve[-1]), curve[-1]["settings_hash"]].append(curve)
-    names = [name for name, _ in alike]
-    groups = []
-    for (name, digest), found in alike.items():
+        alike[_label(curve[-1]), curve[-1]["settings_hash"]].append(_finished_run(curve))
+    names, groups = [name for name, _ in alike], {}
+    for (name, digest), runs in alike.items():
         label = name if names.count(name) == 1 else f"{name} #{digest}"
-        runs = sorted(map(_finished_run, found), key=lambda run: run.seed)
-        groups.append(Group(label, tuple(runs)))
-    return {each.label: each for each in sorted(groups, key=lambda g: algorithm_order(g.label))}
+        groups[label] = Group(label, tuple(sorted(runs, key=lambda run: run.seed)))
+    return {label: groups[label] for label in sorted(groups, key=algorithm_order)}
 
 
 def _label(row: Row) -> str:
-    changes = (f"{name}={value}" for name, value in row["overrides"].items())
+    changes = [f"{name}={value}" for name, value in row["overrides"].items()]
     return _plain(" ".join([row["algorithm"], *changes]))
 
 
@@ -200,8 +192,8 @@ def _finished_run(curve: Sequence[Row]) -> FinishedRun:
     trained = [row for row in curve if row["train_episodes"] and row["train_return"] is not None]
     tail = [row for row in trained if row["step"] > (1 - _TAIL) * last["step"]]
     returns, episodes = ([row[f"train_{of}"] for row in tail] for of in ("return", "episodes"))
-    evaluated = [row for row in curve if row["eval_return"] is not None]
     training = [(row["step"], row["train_return"]) for row in trained]
+    evaluated = [(r["step"], r["eval_return"]) for r in curve if r["eval_return"] is not None]
     return FinishedRun(
         seed=last["seed"],
         evaluated=last["eval_return"],
@@ -210,7 +202,7 @@ def _finished_run(curve: Sequence[Row]) -> FinishedRun:
         cpu_seconds=last.get("cpu_seconds"),
         processor=last.get("processor"),
         training=np.array(training, dtype=float).reshape(-1, 2),
-        evaluations=np.array([(r["step"], r["eval_return"]) for r in evaluated], dtype=float),
+        evaluations=np.array(evaluated, dtype=float),
     )
 
 
@@ -218,10 +210,7 @@ def _finished_run(curve: Sequence[Row]) -> FinishedRun:
 
 
 def scores_of(results: Results, reference: str, measure: Measure) -> tuple[Scores, list[str]]:
-    """Scores on each task that has a scale; and one line for each that has none, with the reason.
-
-    A reference that does no better than chance makes no unit: scores would be noise, divided by it.
-    """
+    """Scores on each task that has a scale; one line for each that has none, with the reason."""
     found, reasons = {}, []
     for task in results.tasks:
         returns = {label: getattr(group, measure) for label, group in task.groups.items()}
@@ -256,10 +245,7 @@ def overall(scores: Scores, label: str) -> tuple[Estimate, int] | None:
 
 
 def failed(scores: Scores, label: str) -> tuple[int, int]:
-    """How many of an algorithm's runs failed, and how many there are.
-
-    A run has failed where its score is below half of the median of the algorithm on that task.
-    """
+    """How many of an algorithm's runs score below half of their median on a task, and all."""
     found = _strata(scores, label)
     below = sum(int((each < np.median(each) / 2.0).sum()) for each in found)
     return below, sum(map(len, found))
