@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from imel.pictures.surface import PolicySurface, surface_figure
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection, QuadMesh
 from matplotlib.figure import Figure
@@ -19,49 +18,40 @@ from numpy.testing import assert_allclose, assert_array_equal
 from numpy.typing import NDArray
 
 from imel.errors import ImelError
-from imel.pictures.curve import (
-    Evaluation,
-    LearningCurve,
-    curve_figure,
-    read_curve,
-)
+from imel.pictures.curve import Evaluation, LearningCurve, curve_figure, read_curve
 from imel.pictures.nearby import episode_trend, summarise_near
-from imel.pictures.plane import policy_surface, state_plane
+from imel.pictures.plane import state_plane
+from imel.pictures.policy_figures import PolicySurface, surface_figure
+from imel.pictures.run_pictures import policy_surface
 from imel.policies import MkiPolicy, Policy
 from imel.policies.names import DimensionNames, names_for
 
 # --- running summaries ---
 
-BAND = (20.0, 80.0)
 
-
-def test_a_summary_of_a_place_rests_on_the_values_near_it_or_on_its_ten_nearest() -> None:
-    x = np.concatenate([np.linspace(0.0, 1.0, 500), np.linspace(9.0, 10.0, 500)])
-    summary = summarise_near(x, np.where(x < 5.0, 1.0, 3.0), np.array([0.5, 9.5]), 0.1, BAND)
+def test_values_far_from_a_place_have_no_say_in_its_summary() -> None:
+    x = np.concatenate([np.linspace(9.0, 10.0, 500), np.linspace(0.0, 1.0, 500)])
+    summary = summarise_near(x, np.where(x < 5.0, 1.0, 3.0), 0.1)
+    assert_array_equal(summary.places, np.sort(summary.places))
     for line in (summary.mean, summary.low, summary.high):
-        assert_allclose(line, [1.0, 3.0], rtol=1e-12)
-    sparse = np.concatenate([np.linspace(0.0, 1.0, 1000), np.linspace(90.0, 100.0, 10)])
-    crowd = np.where(sparse < 50.0, 0.0, 1.0)
-    assert_allclose(summarise_near(sparse, crowd, np.array([100.0]), 0.01, BAND).mean, [1.0])
+        apart = np.interp([0.5, 9.5], summary.places, line)
+        assert_allclose(apart, [1.0, 3.0], rtol=1e-12)
 
 
 def test_a_summary_weighs_the_nearer_values_more_and_symmetrically() -> None:
     x = np.arange(101.0)
-    line = summarise_near(x, 2.0 * x, np.array([50.0]), 0.2, (25.0, 75.0))
-    assert_allclose(line.mean, [100.0])
-    assert line.high[0] - 100.0 == pytest.approx(100.0 - line.low[0])
-    # Weights 1 - (d / 20)² put their quartiles nearer than the 10 that equal weights would
-    assert 0.0 < line.high[0] - 100.0 < 2.0 * 10.0
-    x, values = np.repeat([0.0, 10.0], 20), np.repeat([1.0, 3.0], 20)  # all equally far
-    alike = summarise_near(x, values, np.array([5.0]), 0.01, BAND)
-    assert_allclose([alike.mean[0], alike.low[0], alike.high[0]], [2.0, 1.0, 3.0])
+    line = summarise_near(x, 2.0 * x, 0.2)
+    middle = 50
+    assert line.mean[middle] == pytest.approx(100.0, abs=1.1)
+    assert line.high[middle] - line.low[middle] == pytest.approx(24.0, abs=2.1)  # 60 % of 20 steps
+    peak = summarise_near(x, np.where(x == 50.0, 1.0, 0.0), 0.2).mean
+    assert peak.max() > 1.8 / 20  # of equal weights it would be 1 / 20 at all places
+    assert peak[45] < peak.max()
 
 
-def test_places_beyond_all_values_are_left_out_of_a_summary_and_one_value_is_its_own() -> None:
-    x = np.linspace(2.0, 4.0, 30)
-    assert_array_equal(summarise_near(x, x, np.array([1.0, 3.0, 5.0]), 0.1, BAND).places, [3.0])
-    one = summarise_near(np.ones(1), np.array([7.0]), np.ones(1), 0.1, BAND)
-    assert (one.mean[0], one.low[0], one.high[0]) == (7.0, 7.0, 7.0)
+def test_a_summary_of_one_value_is_that_value() -> None:
+    summary = summarise_near(np.ones(1), np.array([7.0]), 0.1)
+    assert (summary.mean[0], summary.low[0], summary.high[0]) == (7.0, 7.0, 7.0)
 
 
 # --- the learning curve ---
@@ -72,37 +62,31 @@ def write_monitor(path: Path, columns: str, *rows: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("columns", "rows", "steps"),
-    [
-        ("r,l,t,steps", ("1.5,4,0.1,32", "-2,4,0.2,64"), [32, 64]),
-        ("r,l,t", ("1.5,10,0.1", "-2,5,0.2"), [10, 15]),  # without steps, lengths are summed
-    ],
-)
-def test_a_curve_stands_at_the_steps_of_each_episode(
-    tmp_path: Path, columns: str, rows: tuple[str, ...], steps: list[int]
-) -> None:
-    monitor = write_monitor(tmp_path / "monitor.csv", columns, *rows)
+def test_a_curve_stands_at_the_steps_recorded_with_each_episode(tmp_path: Path) -> None:
+    monitor = write_monitor(tmp_path / "monitor.csv", "r,l,t,steps", "1.5,4,0.1,32", "-2,4,0.2,64")
     curve = read_curve(monitor, tmp_path / "evaluation.json", "a title")
-    assert_array_equal(curve.steps, steps)
+    assert_array_equal(curve.steps, [32, 64])
     assert_array_equal(curve.returns, [1.5, -2.0])
     assert curve.evaluation is None
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        ('#{"t_start": 0.0}\nr,l,t,steps\nx,4,0.1,32\n', r"monitor\.csv is damaged"),
-        ('#{"t_start": 0.0}\nr,l,t,steps\n1.5\n', r"monitor\.csv is damaged"),
-        ("r,l,t\n1,2,3\n", "not a monitor file"),
-    ],
-)
-def test_a_damaged_monitor_file_is_refused_by_name(
-    tmp_path: Path, content: str, complaint: str
-) -> None:
-    (tmp_path / "monitor.csv").write_text(content)
-    with pytest.raises(ImelError, match=complaint):
-        read_curve(tmp_path / "monitor.csv", tmp_path / "evaluation.json", "a title")
+def test_a_monitor_file_without_steps_has_its_lengths_summed(tmp_path: Path) -> None:
+    monitor = write_monitor(tmp_path / "monitor.csv", "r,l,t", "1,10,0.1", "2,5,0.2")
+    curve = read_curve(monitor, tmp_path / "evaluation.json", "a title")
+    assert_array_equal(curve.steps, [10, 15])
+
+
+@pytest.mark.parametrize("row", ["x,4,0.1,32", "1.5"])
+def test_a_damaged_monitor_file_is_refused_by_name(tmp_path: Path, row: str) -> None:
+    monitor = write_monitor(tmp_path / "monitor.csv", "r,l,t,steps", row)
+    with pytest.raises(ImelError, match=r"monitor\.csv is damaged"):
+        read_curve(monitor, tmp_path / "evaluation.json", "a title")
+
+
+def test_another_csv_file_is_no_monitor_file(tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("r,l,t\n1,2,3\n")
+    with pytest.raises(ImelError, match="not a monitor file"):
+        read_curve(tmp_path / "other.csv", tmp_path / "evaluation.json", "a title")
 
 
 def test_the_evaluation_is_read_beside_the_episodes(tmp_path: Path) -> None:
@@ -117,15 +101,20 @@ def test_the_evaluation_is_read_beside_the_episodes(tmp_path: Path) -> None:
         read_curve(monitor, tmp_path / "evaluation.json", "a title")
 
 
-def test_the_trend_goes_over_all_steps_and_its_band_holds_the_middle_of_the_returns() -> None:
-    flat = episode_trend(np.linspace(10.0, 1000.0, 40), np.full(40, 3.0))
-    assert (flat.places[0], flat.places[-1]) == (10.0, 1000.0)
-    for line in (flat.mean, flat.low, flat.high):
+def test_the_trend_of_equal_returns_is_flat_over_all_steps() -> None:
+    curve = LearningCurve("", np.linspace(10.0, 1000.0, 40), np.full(40, 3.0))
+    trend = episode_trend(curve.steps, curve.returns)
+    assert (trend.places[0], trend.places[-1]) == (10.0, 1000.0)
+    for line in (trend.mean, trend.low, trend.high):
         assert_allclose(line, 3.0)
+
+
+def test_the_band_holds_the_middle_of_the_returns() -> None:
     returns = np.random.default_rng(0).permutation(np.linspace(0.0, 1.0, 5001))
     trend = episode_trend(np.arange(5001.0), returns)
     inner = slice(20, -20)
-    assert_allclose([trend.low[inner].mean(), trend.high[inner].mean()], [0.2, 0.8], atol=0.01)
+    assert_allclose(trend.low[inner].mean(), 0.2, atol=0.01)
+    assert_allclose(trend.high[inner].mean(), 0.8, atol=0.01)
 
 
 def test_the_figure_of_a_curve_has_every_episode_the_trend_and_the_evaluation() -> None:
@@ -135,8 +124,11 @@ def test_the_figure_of_a_curve_has_every_episode_the_trend_and_the_evaluation() 
     assert axes.get_title() == "env, policy, seed 0"
     (dots,) = (c for c in axes.collections if isinstance(c, PathCollection))
     assert_allclose(np.asarray(dots.get_offsets()), np.stack([steps, returns], axis=1))
-    [trend] = [np.asarray(x.get_ydata()) for x in axes.lines if x.get_label() == "running mean"]
-    assert_allclose(trend, episode_trend(curve.steps, curve.returns).mean)
+    lines = {line.get_label(): line for line in axes.lines}
+    assert_allclose(
+        np.asarray(lines["running mean"].get_ydata()),
+        episode_trend(curve.steps, curve.returns).mean,
+    )
     (bar,) = axes.containers
     assert bar.get_label() == "deterministic, 20 episodes: 6.0 ± 0.5"
     ((marker_x, marker_y),) = bar.lines[0].get_xydata()  # type: ignore[attr-defined]
@@ -144,6 +136,9 @@ def test_the_figure_of_a_curve_has_every_episode_the_trend_and_the_evaluation() 
     left, right = axes.get_xlim()
     assert left == 0.0
     assert right > 3200
+
+
+def test_a_run_without_a_finished_episode_says_so_in_its_figure() -> None:
     (axes,) = curve_figure(LearningCurve("", np.empty(0), np.empty(0))).axes
     assert [text.get_text() for text in axes.texts] == ["no episode has ended"]
 
@@ -207,23 +202,10 @@ def test_arrows_go_from_the_old_mean_to_the_improved_one() -> None:
     rows = largest_changes(surface)
     old, improved = surface.old_means[rows], surface.improved_means[rows]
     for label, chosen in (("raised", improved > old), ("lowered", improved < old)):
-        drawn = np.array(arrows[f"μ → μ*, the largest, {label}"].get_segments())  # [n, 2, 2]
+        drawn = np.array(arrows[f"μ → μ*, {label}"].get_segments())  # [n, 2, 2]
         x = surface.positions[rows][chosen, 0]
         expected = np.stack([x, old[chosen], x, improved[chosen]], axis=1).reshape(-1, 2, 2)
         assert_allclose(drawn, expected)
-
-
-def test_arrows_on_the_map_are_as_long_as_the_change_is_large() -> None:
-    surface = a_surface(60)
-    left, _ = panels(surface_figure(surface))
-    (arrows,) = (c for c in left.collections if isinstance(c, LineCollection))
-    starts, ends = np.array(arrows.get_segments()).swapaxes(0, 1)  # [n, 2] each
-    rows = largest_changes(surface)
-    assert_allclose(starts, surface.positions[rows])
-    change = (surface.improved_means - surface.old_means)[rows]
-    length = (ends - starts)[:, 1]
-    assert_allclose(length, change * (length[0] / change[0]))
-    assert length[0] / change[0] > 0.0
 
 
 def test_the_line_in_the_update_panel_is_the_policy_at_the_memories() -> None:
@@ -293,7 +275,7 @@ def test_a_larger_state_is_drawn_over_its_first_two_principal_components(
         [common * 3.0, common * 0.2, -common, torch.randn(400, 2, generator=generator)], dim=1
     )
     policy = a_policy(states, torch.randn(400, 1, generator=generator))
-    plane = state_plane(policy, numbered(policy))
+    plane = state_plane(policy, states, numbered(policy))
     first = plane.directions[0]
     assert_allclose(first.abs()[:3].numpy(), 1 / np.sqrt(3), atol=0.01)
     assert_allclose((plane.directions @ plane.directions.T).numpy(), np.eye(2), atol=1e-5)
@@ -355,7 +337,7 @@ def test_states_are_asked_in_chunks_and_put_together_in_order(
         return chunk[:, :1], chunk[:, 1:]
 
     monkeypatch.setattr(policy, "_act", act)
-    monkeypatch.setattr("imel.pictures.plane._CHUNK", 77)
+    monkeypatch.setattr("imel.pictures.run_pictures._CHUNK", 77)
     surface = policy_surface(policy, "", numbered(policy))
     assert max(sizes) == 77
     assert_array_equal(surface.policy_means, states[:, 0].double().numpy())
