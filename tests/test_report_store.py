@@ -16,7 +16,6 @@ from numpy.testing import assert_allclose
 from imel.bench.store import Row, Store
 from imel.cli.main import main
 from imel.cli.report import around_marks
-from imel.report.document import make_report, paper_figure, png
 from imel.report.figures import (
     COST,
     EVALUATION,
@@ -29,7 +28,7 @@ from imel.report.figures import (
     mean_and_percentiles,
     scores_figure,
 )
-from imel.report.markdown import against_table
+from imel.report.markdown import against_table, make_report, paper_figure, png
 from imel.report.results import (
     Results,
     failed,

@@ -127,7 +127,7 @@ def train(run: Run, on_row: Callable[[Row], None] = lambda row: None) -> list[Ro
         returns, _ = evaluate_policy(
             model, evaluated, episodes, deterministic=True, return_episode_rewards=True
         )
-        return np.asarray(returns, dtype=float).tolist()
+        return [float(value) for value in np.asarray(returns)]
 
     curve = LearningCurve(run.steps, evaluate, on_row)
     with closing(env), closing(evaluated):

@@ -14,7 +14,7 @@ from imel.bench.store import LATEST, Store
 from imel.cli.arguments import parse
 from imel.errors import ImelError, SettingsError
 from imel.files import write_atomically
-from imel.report.document import PAPER_FIGURES, make_report, paper_figure, png
+from imel.report.markdown import PAPER_FIGURES, make_report, paper_figure, png
 from imel.report.results import gather
 
 _DESCRIPTION = """\
