@@ -159,11 +159,9 @@ class Processes(Pool):
             message: Message = connection.recv()
         except (EOFError, OSError):
             process.join()
-            code = process.exitcode
-            how = (
-                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-            )
-            message = Failure(f"its process {how} and has left no result")
+            code = process.exitcode or 0
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            message = Failure(f"its process left no result: {how}")
         if isinstance(message, Finished | Failure):
             process.join()
             connection.close()
