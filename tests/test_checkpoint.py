@@ -117,7 +117,10 @@ def test_original_and_loaded_model_learn_on_alike(policy: str, tmp_path: Path) -
 def test_a_checkpoint_of_more_lessons_than_a_new_policy_has_rows_for(tmp_path: Path) -> None:
     model = small_model().learn(17 * BATCH)  # four episodes a rollout
     assert isinstance(model.policy, RidgePolicy)
-    assert model.policy.lessons.rows > small_model().policy.state_dict()["lessons.episodes"].numel()
+    assert (
+        model.policy.lessons.episodes.numel()
+        > small_model().policy.state_dict()["lessons.episodes"].numel()
+    )
     model.save(tmp_path / "model")
     model.policy.save(str(tmp_path / "policy"))
 

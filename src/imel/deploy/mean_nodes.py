@@ -106,7 +106,7 @@ def _embedded(graph: Graph, value: str, network: nn.Sequential, skip: nn.Linear)
 
 
 def _kernel(graph: Graph, query: str, keys: Tensor, values: Tensor, normalised: bool = True) -> str:
-    """Add the kernel average of `imel.policies.paper.kernels`."""
+    """Add the kernel average of `imel.policies.paper.mki`."""
     centre = keys.mean(dim=0)
     keys = keys - centre
     query = graph.add("Sub", query, graph.constant(centre))

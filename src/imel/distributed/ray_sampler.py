@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
 from imel.data.experience import Rollout
-from imel.data.rollout import Actor, EpisodeClock, FloatArray, OnStep, draw_noise, roll_out
+from imel.data.rollout import Actor, EpisodeClock, FloatArray, OnStep, collect, draw_noise
 from imel.distributed.connection import LOCAL, connect
 from imel.distributed.ray_environments import RayEnvironments, joined
 from imel.distributed.worker import Step
@@ -64,11 +64,11 @@ class RaySampler:
     ) -> tuple[Rollout | None, FloatArray]:
         """Gather as `imel.data.rollout.collect` does."""
         assert isinstance(env, RayEnvironments)
-        noise = draw_noise(env, observations, actor, n_steps, clock, generator)
+        noise = draw_noise(observations, actor, n_steps, clock, generator)
         policy = env.ray.put(_on_cpu(actor))  # known to all machines, once
         both = zip(env.split(observations), env.split(noise, axis=1), strict=True)
         record = _Record(env, env.ask("collect", [(policy, *own) for own in both]), actor)
-        result = roll_out(record, observations, record, noise, clock, on_step)
+        result = collect(record, observations, record, n_steps, clock, generator, on_step, noise)
         if record.taken < n_steps:  # a callback has ended it: the rest never was
             env.rewind()
         return result
@@ -118,5 +118,5 @@ def _on_cpu(actor: Actor) -> Actor:
     """Return the policy as it is sent: conditioned on its memory here, and on no device."""
     assert isinstance(actor, Policy)
     policy = actor if actor.device.type == "cpu" else copy.deepcopy(actor).cpu()
-    policy.prepare()  # once, not by every worker
+    policy.act(torch.zeros(1, policy.state_dim))  # conditioned once, not by every worker
     return policy
