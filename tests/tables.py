@@ -26,8 +26,7 @@ from imel.policies import PaperPolicy, Policy, RidgePolicy
 from imel.registry import policies
 from imel.report.labels import algorithm_name, short_steps, task_title
 from imel.report.markdown import against_table, mean_cell, scores_table
-from imel.report.results import Results, TaskResults, gather
-from imel.report.scores import MEASURES, scores_of
+from imel.report.results import MEASURES, Results, TaskResults, gather, scores_of
 from imel.settings import Choice, Search, field_docs
 from pages import PAGES, ROOT
 from small import POLICIES
