@@ -133,6 +133,8 @@ def test_the_commands_write_one_picture_each_and_change_nothing_else(
     [
         (("update", "--out", "x.jpg"), "not the name of a .png"),
         (("animation", "--out", "x.png"), "not the name of a .gif"),
+        (("--out", "x.png"), "--out is for update and animation"),
+        (("animation", "--iteration", "3"), "--iteration for update alone"),
         (("update", "--action", "3"), "action=3"),
         (("animation", "--action", "-1"), "action=-1"),
         (("update", "--iterations", "3"), "did you mean '--iteration'"),
@@ -141,8 +143,7 @@ def test_the_commands_write_one_picture_each_and_change_nothing_else(
 def test_what_cannot_be_drawn_is_refused_in_one_line(
     run_dir: Path, capsys: Capsys, argv: tuple[str, ...], reason: str
 ) -> None:
-    kind, *flags = argv
-    assert main(["plot", kind, str(run_dir), *flags]) == 2
+    assert main(["plot", *argv, str(run_dir)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert reason in line
 

@@ -86,7 +86,7 @@ def run(argv: Sequence[str]) -> int:
     if judged:
         first = given.seed + _FRESH  # which no evaluation plays
         seeds = range(first, first + given.gradient_episodes)
-        with tqdm(total=1.0, leave=False, disable=given.json) as bar:
+        with tqdm(total=1.0, leave=False, disable=given.json or None) as bar:
             played = play_sampled(policy, env, seeds, lambda done: bar.update(done - bar.n))
         worth = lesson_worth(policy, played, policy.settings.gamma)
         lessons |= {"worth": worth.values, "errors": worth.errors}
@@ -171,7 +171,7 @@ def _without_harmful(policy: Any, harmful: Array, env: str, given: LessonsArgume
 def _delete(policy: Any, picture: Path, env: str, given: LessonsArguments) -> Part:
     """Evaluate the policy without some of its lessons; draw a curve."""
     episodes, draws = given.episodes, given.draws
-    with tqdm(total=1.0, leave=False, disable=given.json) as bar:
+    with tqdm(total=1.0, leave=False, disable=given.json or None) as bar:
         whole, deletions = delete_lessons(
             policy, env, episodes, draws, given.seed, lambda done: bar.update(done - bar.n)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -24,8 +24,10 @@ from imel.pictures.style import (
     draw_episodes,
     styled,
 )
-from imel.runs.deletion import Deletion
 from imel.runs.layout import read_evaluation, read_evaluations
+
+if TYPE_CHECKING:
+    from imel.runs.deletion import Deletion
 
 _MARKED = 5
 """The largest lessons, that are named."""

@@ -164,7 +164,7 @@ def save_animation(surfaces: Sequence[PolicySurface], path: Path) -> None:
     figure.set_layout_engine("none")
     writer = PillowWriter(fps=_FRAMES_PER_SECOND)
     with writer.saving(figure, path, _GIF_DOTS_PER_INCH):
-        for surface in [*surfaces, *surfaces[-1:] * _LAST]:
+        for surface in [*surfaces, *[surfaces[-1]] * _LAST]:
             axes.clear()
             _draw_map(axes, surface, bar=False)
             axes.set_title(surface.title)
