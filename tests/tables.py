@@ -28,7 +28,7 @@ from imel.report.labels import algorithm_name, short_steps, task_title
 from imel.report.markdown import against_table, mean_cell, scores_table
 from imel.report.results import Results, TaskResults, gather
 from imel.report.scores import MEASURES, scores_of
-from imel.settings import Choice, Ends, Layers, Multiple, Search, field_docs
+from imel.settings import Choice, Search, field_docs
 from pages import PAGES, ROOT
 from small import POLICIES
 
@@ -335,17 +335,11 @@ def _search() -> list[tuple[str, ...]]:
 
 def _range(search: Search) -> str:
     """Return where a setting is searched, in words."""
-    match search:
-        case Choice(values=values):
-            return ", ".join(f"`{each}`" if isinstance(each, str) else f"{each}" for each in values)
-        case Layers(widths=widths):
-            return f"two layers of {', '.join(map(str, widths))}"
+    if isinstance(search, Choice):
+        return ", ".join(
+            f"`{each}`" if isinstance(each, str) else f"{each}" for each in search.values
+        )
     words = f"{search.low:g} to {search.high:g}"
-    match search:
-        case Multiple(of=unit):
-            return f"{words} times `{unit}`"
-        case Ends():
-            return f"start and end, each {words}, by its logarithm"
     # Of whole numbers it goes without saying
     return f"{words}, by its logarithm" if search.log and search.low % 1 else words
 
