@@ -34,7 +34,7 @@ from imel.cli.main import main
 from imel.errors import ImelError, SettingsError
 from imel.report.names import task_title
 from imel.report.results import Results, gather
-from imel.runs.provenance import provenance
+from imel.runs.stored import provenance
 
 SMALL = {"rollout_size": 64, "n_envs": 4, "memory_size": 128}
 

@@ -23,8 +23,7 @@ from imel.cli.why import choose_steps
 from imel.explain import familiarity_of, policy_without
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.policies import Policy
-from imel.runs.deletion import visited_states
-from imel.runs.evaluation import evaluate
+from imel.runs.evaluation import evaluate, visited_states
 from small import POLICIES
 
 
@@ -291,7 +290,7 @@ def test_deletion_evaluates_the_policy_without_the_largest_and_without_random_le
         ("why", ("--without-episode", "5"), "leave some out by --without-lesson"),
         ("why", ("--without-lesson", "999"), "no lesson of episode 999"),
         ("lessons", ("--count", "0"), "count=0"),
-        ("lessons", ("--delete",), "did you mean '--deletion'"),
+        ("lessons", ("--deletions",), "did you mean '--deletion'"),
     ],
 )
 def test_what_cannot_be_asked_of_lessons_is_refused_in_one_line(

@@ -19,7 +19,7 @@ from imel.bench.algorithms import find_algorithm, settings_hash
 from imel.bench.store import Row
 from imel.bench.tasks import Task, find_task
 from imel.bench.udrl import Commanded, Udrl
-from imel.runs.provenance import provenance
+from imel.runs.stored import provenance
 
 POINTS = 50
 """Rows of a learning curve."""

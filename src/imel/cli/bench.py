@@ -32,7 +32,6 @@ from imel.cli.arguments import (
 from imel.errors import SettingsError
 from imel.files import write_atomically
 from imel.report.results import Group, Results, TaskResults, cost_ratio, gather
-from imel.runs.plan import Steps
 
 _DESCRIPTION = """\
 Run algorithms on tasks, several seeds of each, side by side; print what came of them.
@@ -75,7 +74,7 @@ class BenchArguments:
     """Of ridge, mki, np, anp, nearest, regressor (IMeL), trpo, trpo-plain, ppo, udrl, random."""
     seeds: Annotated[tuple[int, ...] | None, _of_suite("N ...")] = None
     """One run for each."""
-    steps: Annotated[Steps | None, tyro.conf.arg(metavar="N")] = None
+    steps: Number = None
     """Environment steps of every run; by default the task's own."""
     n_envs: Number = None
     """Environments IMeL steps together; the same as --set n_envs=N."""

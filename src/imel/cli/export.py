@@ -30,8 +30,7 @@ from imel.explorer.insight import Insight
 from imel.explorer.memory_map import make_plane
 from imel.runs import layout
 from imel.runs.evaluation import EVALUATION_SEED
-from imel.runs.provenance import provenance
-from imel.runs.stored import StoredRun, find_run
+from imel.runs.stored import StoredRun, find_run, provenance
 
 _DESCRIPTION = """\
 Write a run's policy to act without torch, or its memory and some episodes for other tools.

@@ -16,8 +16,7 @@ from imel.explain.lesson_words import number
 from imel.explain.reduced import random_lessons
 from imel.explain.worth import Worth, lesson_worth
 from imel.policies import RidgePolicy
-from imel.runs.deletion import play_sampled
-from imel.runs.evaluation import evaluate
+from imel.runs.evaluation import evaluate, play_sampled
 from imel.runs.stored import StoredRun
 
 Array = NDArray[Any]

@@ -26,8 +26,7 @@ from imel.explain.worth import Worth
 from imel.pictures.lessons import LessonHistory, deletion_figure, lessons_figure
 from imel.pictures.run import DOTS_PER_INCH
 from imel.policies import Policy, RidgePolicy
-from imel.runs.deletion import Deletion, delete_lessons
-from imel.runs.evaluation import EVALUATION_SEED
+from imel.runs.evaluation import EVALUATION_SEED, Deletion, delete_lessons
 from imel.runs.layout import DELETION, LESSONS
 from imel.runs.stored import StoredRun
 

@@ -25,8 +25,7 @@ from imel.explain.explanation import COLUMNS
 from imel.pictures.why import Chosen, Why, draw_frames
 from imel.policies import Policy
 from imel.policies.names import DimensionNames
-from imel.runs.deletion import visited_states
-from imel.runs.evaluation import EVALUATION_SEED
+from imel.runs.evaluation import EVALUATION_SEED, visited_states
 
 _DESCRIPTION = """\
 Play an episode with a policy's mean action, and say what made the action at one step, or at its

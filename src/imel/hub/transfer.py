@@ -26,8 +26,7 @@ from imel.hub.card import model_card
 from imel.registry import loaded_policy
 from imel.runs import layout
 from imel.runs.layout import CONFIG, EVALUATION, MODEL, read_evaluation, read_table, write_json
-from imel.runs.plan import outcome_of
-from imel.runs.stored import StoredRun, differences_to_config
+from imel.runs.stored import StoredRun, differences_to, outcome_of
 
 CARD = "README.md"
 PICTURES = (layout.CURVE, layout.POLICY)
@@ -197,7 +196,7 @@ def _check(folder: Path) -> None:
     for name, value in claimed.items():
         if evaluation and value is not None and evaluation.get(name) != value:
             raise ImelError(f"{folder / EVALUATION} is not that of the model: another {name}")
-    if found := differences_to_config(manifest, config):
+    if found := differences_to(manifest, config):
         raise ImelError(f"{folder / CONFIG} is not that of the model: {'; '.join(found)}")
     for path in (folder / name for name in PICTURES):
         if path.is_file() and not path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n"):

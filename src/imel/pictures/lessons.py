@@ -14,7 +14,7 @@ from matplotlib.ticker import EngFormatter, PercentFormatter
 from numpy.typing import NDArray
 
 from imel.pictures.nearby import draw_episodes, quiet_axes
-from imel.runs.deletion import Deletion, Removal
+from imel.runs.evaluation import Deletion, Removal
 
 Array = NDArray[Any]
 
