@@ -33,7 +33,7 @@ from imel.errors import ImelError, SettingsError
 from imel.registry import find_policy, policy_names
 from imel.report.labels import algorithm_name, task_title
 from imel.report.results import gather
-from imel.runs.provenance import provenance
+from imel.runs.stored import provenance
 from stored import SMALL, Listener, curve
 
 HERE = Path(__file__).parent

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_nor
 from imel.bench.algorithms import find_algorithm, settings_hash
 from imel.bench.store import IDENTITY, Row
 from imel.bench.tasks import find_task
-from imel.runs.provenance import provenance
+from imel.runs.stored import provenance
 
 POINTS = 50  # rows of a learning curve
 EVALUATIONS = 10  # rows of it with a deterministic evaluation

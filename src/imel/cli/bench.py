@@ -25,7 +25,6 @@ from imel.cli import arguments as flags
 from imel.errors import SettingsError
 from imel.files import write_atomically
 from imel.report.results import TaskResults, cost_ratio, gather
-from imel.runs.plan import Steps
 
 _DESCRIPTION = """\
 Run algorithms on tasks, several seeds of each, side by side; print what came of them.
@@ -63,7 +62,7 @@ class BenchArguments:
     trpo, trpo-plain, ppo, random."""
     seeds: Annotated[tuple[int, ...] | None, _of_suite("N ...")] = None
     """One run for each."""
-    steps: Annotated[Steps | None, tyro.conf.arg(metavar="N")] = None
+    steps: flags.Number = None
     """Environment steps of every run; by default the task's own."""
     n_envs: flags.Number = None
     """Environments IMeL steps together; the same as --set n_envs=N."""

@@ -23,8 +23,7 @@ from imel.pictures.run_pictures import principal_plane
 from imel.registry import name_of
 from imel.runs import layout
 from imel.runs.evaluation import EVALUATION_SEED
-from imel.runs.provenance import provenance
-from imel.runs.stored import StoredRun
+from imel.runs.stored import StoredRun, provenance
 
 _ACTING = {"onnx": ("policy.onnx", write_onnx), "numpy": ("policy.npz", write_numpy)}
 """Formats of the policy itself: name of the file, and what writes it."""

@@ -20,8 +20,7 @@ from imel.explain.worth import Worth, lesson_worth
 from imel.pictures.curve import deletion_figure, lessons_figure
 from imel.pictures.style import Array
 from imel.policies import Policy
-from imel.runs.deletion import delete_lessons, play_sampled
-from imel.runs.evaluation import EVALUATION_SEED, evaluate
+from imel.runs.evaluation import EVALUATION_SEED, delete_lessons, evaluate, play_sampled
 from imel.runs.layout import DELETION, LESSONS
 
 Part = tuple[dict[str, Any], list[str]]

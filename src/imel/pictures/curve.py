@@ -27,7 +27,7 @@ from imel.pictures.style import (
 from imel.runs.layout import read_evaluation, read_evaluations
 
 if TYPE_CHECKING:
-    from imel.runs.deletion import Deletion
+    from imel.runs.evaluation import Deletion
 
 _MARKED = 5
 """The largest lessons, that are named."""
