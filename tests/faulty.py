@@ -21,6 +21,11 @@ FOLDER = Path(os.environ.setdefault("FAULTY_FOLDER", tempfile.mkdtemp(prefix="fa
 ALWAYS, ARMED = FOLDER / "always", FOLDER / "armed"
 FAIL_AT = 5
 EPISODE = 12
+RAISED = {
+    "raises": RuntimeError("the simulator broke"),
+    "exits": SystemExit(3),
+    "base": BaseException("beyond all bounds"),
+}
 
 
 class Faulty(gymnasium.Env[Any, Any]):
@@ -52,23 +57,19 @@ class Faulty(gymnasium.Env[Any, Any]):
         return self._state, -float(self._state[0] ** 2), False, over, {}
 
     def _fail(self) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        wrong: dict[str, tuple[Any, float]] = {
+            "nan": (self._state, float("nan")),
+            "large": (self._state, 3e38),
+            "scalar": (np.float32(0.0), 0.0),
+            "wide": (np.zeros((2, 2), np.float32), 0.0),
+        }
+        if self._kind in wrong:
+            return *wrong[self._kind], False, False, {}
         if self._kind == "dies":
             os._exit(1)
         if self._kind == "hangs":
             time.sleep(3600)
-        if self._kind == "nan":
-            return self._state, float("nan"), False, False, {}
-        if self._kind == "large":
-            return self._state, 3e38, False, False, {}
-        if self._kind == "scalar":
-            return np.float32(0.0), 0.0, False, False, {}
-        if self._kind == "wide":
-            return np.zeros((2, 2), np.float32), 0.0, False, False, {}
-        if self._kind == "exits":
-            raise SystemExit(3)
-        if self._kind == "base":
-            raise BaseException("beyond all bounds")
-        raise RuntimeError("the simulator broke")
+        raise RAISED[self._kind]
 
 
 def _fails() -> bool:
@@ -82,8 +83,16 @@ def _fails() -> bool:
 
 
 KINDS = (
-    *("raises", "raises-in-reset", "exits", "base", "dies", "hangs"),
-    *("nan", "large", "scalar", "wide"),
+    "raises",
+    "raises-in-reset",
+    "exits",
+    "base",
+    "dies",
+    "hangs",
+    "nan",
+    "large",
+    "scalar",
+    "wide",
 )
 for _kind in KINDS:
     gymnasium.register(f"{_kind.title()}-v0", "faulty:Faulty", kwargs={"kind": _kind})

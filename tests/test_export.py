@@ -277,7 +277,7 @@ def test_their_advantages_are_the_critics(stored: tuple[IMeL, Path]) -> None:
         normalise = model.policy.normaliser
         values = model.critic(normalise(torch.from_numpy(columns["states"]))).numpy()
         beyond = model.critic(normalise(torch.from_numpy(columns["next_states"]))).numpy()
-    rewards = columns["rewards"] / float(model.return_scale.variance.sqrt())
+    rewards = columns["rewards"] / float(model.learner.return_scale.variance.sqrt())
     deltas = rewards + settings.gamma * beyond * (1.0 - columns["terminated"]) - values
     expected, trace = [], 0.0
     for delta in deltas[::-1]:

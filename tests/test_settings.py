@@ -273,7 +273,7 @@ def test_workers_backend_and_threads_reach_the_environments(
         asked.append(arguments)
         return points(2)
 
-    monkeypatch.setattr("imel.environments.surroundings.make_environments", make)
+    monkeypatch.setattr("imel.environments.making.make_environments", make)
     IMeL(policy, "Some-v0", n_envs=2, workers=True, worker_timeout=7.0)
     IMeL(policy, "Some-v0", backend="envpool", env_threads=3)
     assert asked == [

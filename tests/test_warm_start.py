@@ -13,12 +13,12 @@ import pandas as pd
 import pytest
 import torch
 
-from imel import IMeL, RidgePolicy
+from imel import IMeL
 from imel.cli.main import main
 from imel.datasets import Episode
 from imel.errors import ImelError
 from imel.policies.paper.paper_policy import FitSettings
-from logged import ENV, columns_in_time, register, trained_run, wide_model, write_run
+from logged import ENV, columns_in_time, register, trained_run, wide_model
 from samples import mean_kl
 from small import BATCH, POLICIES, STATES, answers, differing, points, small_model, tensors_of
 from toy import PointEnv
@@ -41,21 +41,26 @@ def demonstrations(count: int = 8, length: int = 16) -> list[dict[str, Any]]:
 def rewarded(count: int = 8, length: int = 16) -> list[dict[str, Any]]:
     """The same with noise around a mean of zero, and what it brought."""
     draws = np.random.default_rng(2)
-    episodes = []
-    for episode in demonstrations(count, length):
-        actions = draws.normal(0.0, 0.3, episode["actions"].shape)
-        rewards = -np.square(actions - episode["actions"])[:, 0]
-        episodes.append({**episode, "actions": actions.clip(-1.0, 1.0), "rewards": rewards})
+    episodes = demonstrations(count, length)
+    for episode in episodes:
+        actions, best = draws.normal(0.0, 0.3, (length, 1)), episode["actions"]
+        episode["actions"], episode["rewards"] = (
+            actions.clip(-1.0, 1.0),
+            -np.square(actions - best)[:, 0],
+        )
     return episodes
 
 
 def acted(count: int = 8) -> list[dict[str, Any]]:
     """The same by a policy whose mu and sigma are known."""
-    known = []
-    for episode in rewarded(count):
-        shape = episode["actions"].shape
-        known.append({**episode, "means": np.zeros(shape), "stds": np.full(shape, 0.3)})
-    return known
+    known = {"means": np.zeros((16, 1)), "stds": np.full((16, 1), 0.3)}
+    return [{**episode, **known} for episode in rewarded(count)]
+
+
+def exported(run: Path, out: Path) -> Path:
+    """The file of a run's memory."""
+    assert main(["export", str(run), "--episodes", "0", "--out", str(out)]) == 0
+    return out / "memory.parquet"
 
 
 def error(model: IMeL) -> float:
@@ -77,10 +82,7 @@ def test_demonstrations_are_imitated_before_the_first_step(name: str) -> None:
     fitted = issubclass(POLICIES[name].Settings, FitSettings)
     model = small_model(name, **({"gradient_steps": 20} if fitted else {}))
     before = error(model)
-
-    model.warm_start(demonstrations())
-
-    assert error(model) < before / 4
+    assert error(model.warm_start(demonstrations())) < before / 4
     assert model.num_timesteps == 0
 
 
@@ -131,45 +133,21 @@ def test_what_has_mu_sigma_and_rewards_is_improved() -> None:
     assert float(column("advantages").mean()) == pytest.approx(0.0, abs=1e-5)
 
 
-def test_rewards_teach_the_critic_and_the_scale_of_returns() -> None:
+def test_rewards_teach_the_critic_and_states_the_normaliser() -> None:
     model, without = (small_model(critic_epochs=20) for _ in range(2))
     model.warm_start(rewarded())
     without.warm_start(demonstrations())
 
-    assert float(model.return_scale.count) == 128
-    assert float(without.return_scale.count) == 0
-    assert (
-        differing(dict(without.critic.state_dict()), dict(small_model().critic.state_dict())) == []
-    )
+    assert float(model.learner.return_scale.count) == 128
+    assert float(without.learner.return_scale.count) == 0
+    untaught = dict(small_model().critic.state_dict())
+    assert differing(dict(without.critic.state_dict()), untaught) == []
     with torch.no_grad():
         values = model.critic(model.policy.normaliser(torch.from_numpy(STATES)))
     assert float(values.mean()) < -0.5  # all rewards are negative
-
-
-def test_the_normaliser_has_seen_the_states() -> None:
-    model, episodes = small_model(), rewarded()
-    model.warm_start(episodes)
-    states = np.concatenate([episode["observations"][:-1] for episode in episodes])
+    states = np.concatenate([episode["observations"][:-1] for episode in rewarded()])
     np.testing.assert_allclose(model.policy.normaliser.mean, states.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(model.policy.normaliser.variance, states.var(axis=0), rtol=1e-5)
-
-
-def test_a_policy_from_a_trained_runs_memory_acts_as_well_as_the_run(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"rollout_size": 128, "memory_size": 512, "gradient_steps": 5}
-    settings |= {"kl_budget": "2:0.2", "std": "0.4:0.1"}
-    trained = wide_model(seed=1, **settings).learn(24 * 128)
-    run = write_run(tmp_path / "run", trained)
-    assert main(["export", str(run), "--episodes", "0", "--out", str(tmp_path / "out")]) == 0
-
-    def missed(model: IMeL) -> float:
-        return float(np.square((answers(model) - 2.0) / 4.0 - PointEnv.best(STATES)).mean())
-
-    for seed in (2, 3):
-        fresh = wide_model(seed=seed, **settings)
-        untrained = missed(fresh)
-        warm = missed(fresh.warm_start(tmp_path / "out" / "memory.parquet"))
-        assert warm < untrained / 8
-        assert warm < 1.5 * missed(trained)
 
 
 # --- how it is forgotten, and learned on from ---
@@ -192,58 +170,46 @@ def test_own_experience_replaces_the_oldest_logged_one_first() -> None:
 
 
 def test_of_too_many_rows_the_newest_episodes_are_taken() -> None:
-    model = small_model(memory_size=100)
     with pytest.warns(RuntimeWarning, match="newest 96 of 128"):
-        model.warm_start(rewarded(count=8))
+        model = small_model(memory_size=100).warm_start(rewarded(count=8))
     assert episodes_of(model) == [2, 3, 4, 5, 6, 7]
-
-    model = small_model(memory_size=100)
     with pytest.warns(RuntimeWarning, match="newest 100 of 150"):
-        model.warm_start(rewarded(count=1, length=150))
+        model = small_model(memory_size=100).warm_start(rewarded(count=1, length=150))
     assert model.policy.memory.column("steps").tolist() == list(range(50, 150))
 
 
 @pytest.mark.parametrize("name", POLICIES)
 def test_a_warm_start_is_reproducible_and_survives_a_file(name: str, tmp_path: Path) -> None:
-    def warm() -> IMeL:
-        return small_model(name).warm_start(rewarded())
-
-    model = warm()
+    model, again = (small_model(name).warm_start(rewarded()) for _ in range(2))
     model.save(tmp_path / "warm")
     loaded = IMeL.load(tmp_path / "warm", env=points(seed=0))
-    assert differing(tensors_of(model), tensors_of(warm())) == []
+    assert differing(tensors_of(model), tensors_of(again)) == []
     assert differing(tensors_of(model), tensors_of(loaded)) == []
-    loaded.learn(BATCH)
-    assert loaded.policy.memory.column("episodes").max() > 7
+    assert loaded.learn(BATCH).policy.memory.column("episodes").max() > 7
 
 
 def test_ridge_imitates_demonstrations_and_keeps_those_with_rewards_to_learn_from() -> None:
-    model = small_model()
-    before = error(model)
-    assert error(model.warm_start(demonstrations())) < before / 4
+    model = small_model().warm_start(demonstrations())
     assert len(model.policy.memory) == 0, "without rewards there is nothing more to learn"
-    assert isinstance(model.policy, RidgePolicy)
+    assert model.policy.lessons is not None
     assert len(model.policy.lessons) == 8
-    model.learn(BATCH)
-    assert len(model.policy.memory) == BATCH
+    assert len(model.learn(BATCH).policy.memory) == BATCH
 
-    model = small_model(memory_size=3 * BATCH).warm_start(
-        [{**episode, "rewards": np.zeros(16)} for episode in demonstrations()]
-    )
-    assert error(model) < before / 4
-    model.learn(BATCH)
-    assert len(model.policy.memory) == 3 * BATCH
+    unpaid = [{**episode, "rewards": np.zeros(16)} for episode in demonstrations()]
+    model = small_model(memory_size=3 * BATCH)
+    before = error(model)
+    assert error(model.warm_start(unpaid)) < before / 4
+    assert len(model.learn(BATCH).policy.memory) == 3 * BATCH
 
 
-def test_ridge_begins_with_the_improved_means_of_another_policys_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["MkiPolicy", "RidgePolicy"])
+def test_a_policy_begins_with_the_improved_means_of_a_run(name: str, tmp_path: Path) -> None:
     trained, run = trained_run(tmp_path / "run")
-    assert main(["export", str(run), "--episodes", "0", "--out", str(tmp_path / "out")]) == 0
-    model = wide_model(policy="RidgePolicy").warm_start(tmp_path / "out" / "memory.parquet")
+    model = wide_model(seed=2, policy=name).warm_start(exported(run, tmp_path / "out"))
 
-    logged = columns_in_time(trained.policy.memory)
-    column = columns_in_time(model.policy.memory)
-    for name in ("states", "actions", "behaviour_means", "improved_means", "rewards"):
-        assert torch.equal(column[name], logged[name])
+    logged, column = (columns_in_time(each.policy.memory) for each in (trained, model))
+    for column_name in ("states", "actions", "behaviour_means", "improved_means", "rewards"):
+        assert torch.equal(column[column_name], logged[column_name])
     improved = column["improved_means"]
     residual = (model.policy.act(column["states"])[0] - improved).square().mean()
     assert float(residual) < 0.5 * float(improved.var())
@@ -268,52 +234,49 @@ def changed(**changes: Any) -> list[dict[str, Any]]:
     return episodes
 
 
-NAN = np.full((16, 1), np.nan)
+REFUSED: list[tuple[Any, str]] = [
+    ([], "holds no episodes"),
+    (changed(actions=np.full((16, 1), np.nan)), "episode 1 has actions that are NaN .* in row 0"),
+    (changed(observations=np.full((17, 2), np.inf)), "states that are NaN or too large"),
+    (changed(rewards=np.full(16, 1e39)), "rewards that are NaN or too large"),
+    (changed(rewards=np.zeros(15)), r"rewards are \(15,\), not \(16,\)"),
+    (changed(observations=np.zeros((16, 2))), "16 observations and 16 actions"),
+    (changed(observations=np.zeros((17, 3))), "episode 1 does not fit this model: .* into shape"),
+    (changed(observations=np.zeros((17, 4))), r"observations have the shape \(4,\)"),
+    (changed(actions=np.zeros((16, 2))), r"actions are \(16, 2\), not \(16, 1\)"),
+    (changed(stds=np.zeros((16, 1))), "stds that are not above zero"),
+    (changed(actions=np.full((16, 1), 1.5), means=None), "outside of Box"),
+    (changed(observations={"a": 1}), "does not fit this model: .*'dict'"),
+    (changed(actions=["x"] * 16), "does not fit this model: .*could not convert string"),
+    (changed(reward=[1]), "did you mean 'rewards'"),
+    ([{"observations": np.zeros((2, 2))}], "has no actions"),
+    ([{"observations": np.zeros((1, 2)), "actions": np.zeros((0, 1))}], "no transitions"),
+    (7, "a int is no dataset"),
+    ("missing.parquet", "there is no file missing.parquet"),
+    ("imel/missing-v0", "no local Minari dataset 'imel/missing-v0'"),
+    ("a name", "neither a file nor the id"),
+]
 
 
-@pytest.mark.parametrize(
-    ("dataset", "reason"),
-    [
-        ([], "no episodes"),
-        (changed(actions=NAN), "episode 1 has actions that are no numbers, first in row 0"),
-        (changed(observations=np.full((17, 2), np.inf)), "states that are no numbers"),
-        (changed(rewards=np.full(16, 1e39)), "rewards that are no numbers"),
-        (changed(rewards=np.zeros(15)), r"rewards are \(15,\), not \(16,\)"),
-        (changed(observations=np.zeros((16, 2))), "16 observations and 16 actions"),
-        (changed(observations=np.zeros((17, 3))), "does not fit this model"),
-        (changed(actions=np.zeros((16, 2))), "does not fit this model"),
-        (changed(stds=np.zeros((16, 1))), "not above zero"),
-        (changed(actions=np.full((16, 1), 1.5), means=None), "outside of Box"),
-        (changed(observations={"a": 1}), "flatten"),
-        (changed(actions=["x"] * 16), "no arrays of numbers"),
-        (changed(reward=[1]), "did you mean 'rewards'"),
-        ([{"observations": np.zeros((2, 2))}], "no actions"),
-        ([{"observations": np.zeros((1, 2)), "actions": np.zeros((0, 1))}], "no transitions"),
-        (7, "a int is no dataset"),
-        ("missing.parquet", "no file missing.parquet"),
-        ("imel/missing-v0", "no local Minari dataset 'imel/missing-v0'"),
-        ("a name", "neither a file nor the id"),
-    ],
-)
+@pytest.mark.parametrize(("dataset", "reason"), REFUSED)
 def test_what_does_not_fit_is_refused_and_changes_nothing(
     dataset: Any, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     model = small_model()
-    before, random = tensors_of(model), model.generator.get_state()
-    with pytest.raises(ImelError, match=reason):
+    before, random = tensors_of(model), model.learner.generator.get_state()
+    with pytest.raises(ImelError, match=reason) as refusal:
         model.warm_start(dataset)
+    assert "\n" not in str(refusal.value)
     assert differing(before, tensors_of(model)) == []
-    assert torch.equal(random, model.generator.get_state())
-    assert model.clock.next_episode == 4
+    assert torch.equal(random, model.learner.generator.get_state())
+    assert model.learner.clock.next_episode == 4
 
 
 def test_it_comes_before_the_first_step_and_once() -> None:
-    model = small_model().warm_start(rewarded())
-    with pytest.raises(ImelError, match="before the first step"):
-        model.warm_start(rewarded())
-    with pytest.raises(ImelError, match="before the first step"):
-        small_model().learn(BATCH).warm_start(rewarded())
+    for model in (small_model().warm_start(rewarded()), small_model().learn(BATCH)):
+        with pytest.raises(ImelError, match="before the first step"):
+            model.warm_start(rewarded())
 
 
 def test_files_that_are_not_ours_or_of_other_spaces_are_refused(
@@ -321,20 +284,18 @@ def test_files_that_are_not_ours_or_of_other_spaces_are_refused(
 ) -> None:
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     _, run = trained_run(tmp_path / "run")
-    out = tmp_path / "out"
-    assert main(["export", str(run), "--episodes", "0", "--out", str(out)]) == 0
+    out, memory = tmp_path / "out", exported(run, tmp_path / "out")
     argv = ["--format", "minari", "--episodes", "0", "--out", "imel/point"]
     assert main(["export", str(run), *argv]) == 0
-    good = (out / "memory.parquet").read_bytes()
-    (out / "cut.parquet").write_bytes(good[:-100])
+    (out / "cut.parquet").write_bytes(memory.read_bytes()[:-100])
     (out / "text.parquet").write_text("a,b")
     pd.DataFrame({"a": [1.0]}).to_parquet(out / "other.parquet")
     for dataset, reason in (
-        (out / "cut.parquet", "not a Parquet file"),
-        (out / "text.parquet", "not a Parquet file"),
-        (out / "other.parquet", "not written by imel export"),
-        (out / "memory.parquet", r"from \[-2.0\] to \[6.0\], not from \[-1.0\]"),
-        ("imel/point/memory-v0", "its actions are Box"),
+        (out / "cut.parquet", "is no Parquet file of imel export, or is damaged"),
+        (out / "text.parquet", "is no Parquet file of imel export, or is damaged"),
+        (out / "other.parquet", "is no Parquet file of imel export, or is damaged"),
+        (memory, r"from \[-2.0\] to \[6.0\], not from \[-1.0\]"),
+        ("imel/point/memory-v0", r"from \[-2.0\] to \[6.0\], not from \[-1.0\]"),
     ):
         with pytest.raises(ImelError, match=reason):
             small_model().warm_start(dataset)
@@ -348,24 +309,14 @@ def test_a_run_begins_with_the_memories_of_a_file(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     trained, run = trained_run(tmp_path / "run")
-    assert main(["export", str(run), "--episodes", "0", "--out", "out"]) == 0
-    small = [
-        "--n-envs",
-        "4",
-        "--rollout-size",
-        "64",
-        "--memory-size",
-        "256",
-        "--eval-episodes",
-        "1",
-    ]
+    exported(run, Path("out"))
+    argv = ["train", ENV, "--total-timesteps", "64", "--n-envs", "4", "--rollout-size", "64"]
     # A policy of the paper's leaves memories as they are
-    argv = ["train", ENV, "--total-timesteps", "64", *small, "--policy", "nearest"]
+    argv += ["--memory-size", "256", "--eval-episodes", "1", "--policy", "nearest"]
     warm = [*argv, "--warm-start", "out/memory.parquet"]
     assert main([*warm, "--run-dir", "warm"]) == 0
 
-    model = IMeL.load("warm/model.safetensors")
-    memory = model.policy.memory
+    memory = IMeL.load("warm/model.safetensors").policy.memory
     logged = memory.column("iterations") < 0
     assert int(logged.sum()) == len(trained.policy.memory) == 128
     assert int((~logged).sum()) == 64
@@ -379,9 +330,8 @@ def test_a_run_begins_with_the_memories_of_a_file(
     again.mkdir()
     (again / "config.json").write_bytes(Path("warm/config.json").read_bytes())
     assert main(["resume", "again"]) == 0
-    resumed = IMeL.load("again/model.safetensors")
-    unchanged = IMeL.load("warm/model.safetensors")
-    assert differing(tensors_of(resumed), tensors_of(unchanged)) == []
+    resumed, whole = (IMeL.load(f"{run}/model.safetensors") for run in ("again", "warm"))
+    assert differing(tensors_of(resumed), tensors_of(whole)) == []
 
     capsys.readouterr()
     assert main([*argv, "--warm-start", "nothing.parquet", "--run-dir", "none"]) == 2

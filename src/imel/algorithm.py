@@ -31,7 +31,7 @@ from imel.data.arithmetic import denormals_flushed
 from imel.data.critic import Critic
 from imel.data.experience import Rollout
 from imel.data.rollout import Sampler, collect
-from imel.environments.surroundings import environments_for
+from imel.environments.making import environments_for
 from imel.errors import CheckpointError, EnvironmentFaultError, ImelError, SettingsError, SpaceError
 from imel.keywords import Keywords
 from imel.learner import LearnerState
@@ -39,7 +39,7 @@ from imel.policies.base import Policy, Rows
 from imel.settings import Settings, settings_table
 
 if TYPE_CHECKING:
-    from imel.datasets.source import Dataset
+    from imel.datasets import Dataset
     from imel.policies.names import DimensionNames
 
 

@@ -63,14 +63,14 @@ def test_fault_01_a_resumed_run_goes_on_in_mid_episode_and_checkpoints_change_no
     resumed = IMeL.resume(path, env)
     assert resumed.num_timesteps == 4 * 64
     if env in ("HalfCheetah-v5", "MountainCarContinuous-v0"):  # whose episodes are 999 or more long
-        assert resumed.clock.steps.tolist() == [128, 128]
+        assert resumed.learner.clock.steps.tolist() == [128, 128]
     resumed.learn(resumed.remaining_timesteps, reset_num_timesteps=False)
 
     for model in (plain, stopped, resumed):
         assert model.env is not None
         model.env.close()
     assert differing(plain.learner.tensors(), resumed.learner.tensors()) == []
-    assert plain.clock.episodes.tolist() == resumed.clock.episodes.tolist()
+    assert plain.learner.clock.episodes.tolist() == resumed.learner.clock.episodes.tolist()
 
 
 class Moody(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -105,11 +105,11 @@ def test_fault_01_an_environment_that_is_not_deterministic_is_not_passed_off_as_
 def test_an_episode_too_long_to_be_played_again_ends_at_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imel.environments.making.LONGEST", 40)
+    monkeypatch.setattr("imel.environments.replay.LONGEST", 40)
     model = model_on("Pendulum-v1")
     model.learn(3 * 64, RunCheckpoints(tmp_path, every=2))
     # Iteration 2 begins at step 64 of the first episodes, which cannot be played again
-    assert model.clock.episodes.tolist() == [4, 5]
+    assert model.learner.clock.episodes.tolist() == [4, 5]
     whole = model_on("Pendulum-v1").learn(4 * 64, RunCheckpoints(tmp_path / "whole", every=2))
     resumed = IMeL.resume(tmp_path / "iteration-00000002", "Pendulum-v1")
     resumed.learn(2 * 64, RunCheckpoints(tmp_path, every=2), reset_num_timesteps=False)

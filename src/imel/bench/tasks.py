@@ -18,7 +18,7 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from imel.environments.envpool import make_envpool
-from imel.environments.simulators import make
+from imel.environments.making import make
 from imel.errors import ImelError, nearest_name
 
 Environment = gymnasium.Env[Any, Any]

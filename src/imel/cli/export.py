@@ -22,8 +22,8 @@ from imel.datasets import (
     write_parquet,
     write_projector,
 )
+from imel.datasets.columns import action_bounds
 from imel.datasets.minari_files import minari_path
-from imel.datasets.tables import action_bounds
 from imel.deploy import write_numpy, write_onnx
 from imel.errors import ImelError
 from imel.explorer.insight import Insight

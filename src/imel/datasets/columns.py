@@ -1,7 +1,7 @@
 """Transitions as named columns: what the memory, a file and a played episode have in common.
 
-The names are those of the memory's columns; a file's columns have the same names in the singular,
-a vector's with the number of the dimension behind it.
+The names are those of the memory's columns. In files they are in the singular, those of a vector
+with the number of the dimension behind them.
 """
 
 from __future__ import annotations
@@ -11,26 +11,30 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from imel.data.memory import Memory
+from imel.data.rollout import LARGEST
+from imel.distributions import distribution_for
 from imel.errors import ImelError
+from imel.policies import Policy
 
 Array = NDArray[Any]
 Columns = dict[str, Array]
 
-_MEANS = ("means", "behaviour_means", "improved_means")
-_VECTORS = ("states", "next_states", "actions", *_MEANS, "stds")
-_SCALARS = ("rewards", "advantages", "terminated", "episodes", "steps", "iterations")
-VECTORS: Mapping[str, str] = {name: name.removesuffix("s") for name in _VECTORS}
-SCALARS: Mapping[str, str] = {name: name.removesuffix("s") for name in _SCALARS}
+VECTORS = ("states", "next_states", "actions", "means", "behaviour_means", "improved_means", "stds")
+SCALARS = ("rewards", "advantages", "terminated", "episodes", "steps", "iterations")
 WHOLE = ("episodes", "steps", "iterations")
 """Columns of whole numbers."""
-
-_LARGEST = 1e32
-"""Numbers beyond this are as bad as infinity: their sums and squares overflow."""
-
-Kind = Literal["annotated", "acted", "shown"]
+ANNOTATIONS = {
+    name: f"imel_{name.removesuffix('s')}"
+    for name in (*VECTORS, *SCALARS)
+    if name not in ("states", "next_states", "rewards", "terminated")
+}
+"""What a Minari dataset of `imel export` has in its infos: columns in policy units."""
+MOST_BYTES = 8 << 30
+"""What a file may take in memory: a small one may claim any size."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Logged:
     """
 
     columns: Columns
-    kind: Kind
+    kind: Literal["annotated", "acted", "shown"]
     rewarded: bool
 
     def __len__(self) -> int:
@@ -50,7 +54,7 @@ class Logged:
 
 
 def memory_columns(memory: Memory) -> Columns:
-    """A memory's rows, the oldest iteration first."""
+    """Return a memory's rows, the oldest iteration first."""
     if not len(memory) or memory.holds_prior:
         raise ImelError("the model remembers nothing yet: it has not been trained")
     oldest_first = memory.column("iterations").argsort(stable=True)
@@ -58,7 +62,7 @@ def memory_columns(memory: Memory) -> Columns:
 
 
 def trajectories(columns: Columns) -> list[Array]:
-    """The rows of each part of an episode that has no gap, by episode and in the order of time."""
+    """Return the rows of each part of an episode without a gap, by episode, in order of time."""
     episodes, steps = columns["episodes"], columns["steps"]
     order = np.lexsort((steps, episodes))
     before, after = order[:-1], order[1:]
@@ -66,27 +70,64 @@ def trajectories(columns: Columns) -> list[Array]:
     return np.split(order, np.flatnonzero(~follows) + 1)
 
 
-def checked(columns: Columns, state_dim: int, action_dim: int, source: str) -> Columns:
-    """The columns in the memory's precision; refuses other shapes, and what is no number."""
-    if "states" not in columns or not len(columns["states"]):
+def names_in_files(widths: Mapping[str, int]) -> dict[str, list[str]]:
+    """Return what the dimensions of each column are called in files."""
+    singular = {name: name.removesuffix("s") for name in (*SCALARS, *VECTORS)}
+    return {name: [singular[name]] for name in SCALARS} | {
+        name: [f"{singular[name]}_{i}" for i in range(widths[name])] for name in VECTORS
+    }
+
+
+# --- what is required of data from elsewhere ---
+
+
+def checked(columns: Mapping[str, Any], policy: Policy, source: str) -> Columns:
+    """Return columns in the memory's precision; refuse other shapes, NaN and infinity."""
+    count, found = len(columns["states"]), Columns()
+    if count == 0:
         raise ImelError(f"{source} holds no transitions")
-    count = len(columns["states"])
-    found: Columns = {}
-    for name, column in columns.items():
-        width = state_dim if name.endswith("states") else action_dim
+    for name, values in columns.items():
+        column = np.asarray(values, np.float64)
+        width = policy.state_dim if name.endswith("states") else policy.action_dim
         shape = (count, width) if name in VECTORS else (count,)
         if column.shape != shape:
             raise ImelError(
                 f"{source} does not fit this model: {name} are {column.shape}, not {shape}"
             )
-        if column.dtype.kind not in "biuf":  # text, lists, objects
-            raise ImelError(f"{source} has {name} that are no numbers, but {column.dtype}")
-        largest = 1e18 if name in WHOLE else _LARGEST
-        sizes = np.abs(column.reshape(count, -1).astype(np.float64))
-        bad = ~(sizes <= largest).all(axis=1)  # which a NaN never is
+        largest = 2.0**53 if name in WHOLE else LARGEST
+        bad = ~(np.abs(column) <= largest).reshape(count, -1).all(axis=1)
         if bad.any():
-            raise ImelError(f"{source} has {name} that are no numbers, first in row {bad.argmax()}")
+            raise ImelError(f"{source} has {name} that are NaN or too large, in row {bad.argmax()}")
         found[name] = column.astype(np.int64 if name in WHOLE else np.float32)
     if "stds" in found and not (found["stds"] > 0).all():
         raise ImelError(f"{source} has stds that are not above zero")
     return found
+
+
+def action_bounds(space: spaces.Space[Any]) -> dict[str, list[float]]:
+    """Return what actions are between: bounds, or the first and last number of each choice."""
+    low: Array
+    high: Array
+    if isinstance(space, spaces.Box):
+        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+    else:
+        choices = distribution_for(space)
+        low, high = choices.starts, choices.starts + choices.sizes - 1
+    return {"action_low": low.tolist(), "action_high": high.tolist()}
+
+
+def require_same_actions(theirs: Mapping[str, Any], policy: Policy, source: str) -> None:
+    """Refuse actions that were logged for another range: they would mean something else here."""
+    mine = action_bounds(policy.action_space)
+    found, wanted = ([bounds.get(name) for name in mine] for bounds in (theirs, mine))
+    if found != wanted:
+        raise ImelError(
+            f"{source} does not fit this model: its actions are from {found[0]!r} to {found[1]!r}, "
+            f"not from {wanted[0]} to {wanted[1]}"
+        )
+
+
+def require_size(claimed: float, source: str) -> None:
+    """Refuse what would take too much memory."""
+    if not claimed <= MOST_BYTES:  # NaN is not
+        raise ImelError(f"{source} is larger than {MOST_BYTES >> 30} GiB")

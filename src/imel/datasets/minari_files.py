@@ -7,6 +7,8 @@ observation t, and the one of the last observation is empty.
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,31 +18,37 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from imel.datasets.columns import SCALARS, VECTORS, Array, Columns, Logged, checked, trajectories
-from imel.datasets.episodes import logged_episodes, require_same_actions
+from imel.datasets.columns import (
+    ANNOTATIONS,
+    Array,
+    Columns,
+    action_bounds,
+    require_same_actions,
+    require_size,
+    trajectories,
+)
 from imel.errors import ImelError, one_line
 from imel.extras import require
 from imel.policies import Policy
 
-_PREFIX = "imel_"
-_IN_INFOS = {
-    name: f"{_PREFIX}{singular}"
-    for name, singular in {**VECTORS, **SCALARS}.items()
-    if name not in ("states", "next_states", "rewards", "terminated")
-}
+_SPACES = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 
 
 def minari_path(dataset_id: str) -> Path:
-    """Where Minari keeps a dataset; an id that it would refuse is refused here."""
+    """Return where Minari keeps a dataset; refuse an id that it would refuse."""
     minari_dataset = require("minari.dataset.minari_dataset", "datasets")
     try:
         minari_dataset.parse_dataset_id(dataset_id)
     except (ValueError, TypeError):
         raise ImelError(
-            f"'{dataset_id}' is no id of a Minari dataset; they look like imel/pendulum/memory-v0"
+            f"'{dataset_id}' is neither a file nor the id of a Minari dataset, such as "
+            "imel/pendulum/memory-v0"
         ) from None
     found: Path = require("minari.storage", "datasets").get_dataset_path(dataset_id)
     return found
+
+
+# --- writing ---
 
 
 def write_minari(
@@ -62,10 +70,9 @@ def write_minari(
         raise ImelError(f"the Minari dataset {dataset_id} exists already ({place})")
     minari = require("minari", "datasets")
     episode_buffer = require("minari.data_collector", "datasets").EpisodeBuffer
-    parts = trajectories(columns)
     buffers = [
         episode_buffer(**_episode(columns, rows, policy), seed=seeds[i] if seeds else None)
-        for i, rows in enumerate(parts)
+        for i, rows in enumerate(trajectories(columns))
     ]
     try:
         with warnings.catch_warnings():
@@ -86,66 +93,90 @@ def write_minari(
 
 
 def _recoverable(env_id: str | None) -> str | None:
-    """The id, if whoever loads the dataset can make the environment from what is recorded."""
-    if env_id is None:
-        return None
+    """Return the id if the environment can be made from what Minari records of it."""
     try:
-        gymnasium.spec(env_id).to_json()
+        return env_id if env_id and gymnasium.spec(env_id).to_json() else None
     except (gymnasium.error.Error, ImportError, TypeError, ValueError):
         return None  # not registered, or by a class or a function that JSON cannot hold
-    return env_id
 
 
 def _episode(columns: Columns, rows: Array, policy: Policy) -> dict[str, Any]:
-    """The fields of a Minari episode."""
+    """Return the fields of a Minari episode."""
     states, nexts = columns["states"][rows], columns["next_states"][rows]
     terminated = columns["terminated"][rows].astype(bool)
     cut = np.zeros_like(terminated)
     cut[-1] = not terminated[-1]  # what the memory has forgotten may have come after it
-    observation_type, action_type = policy.observation_space.dtype, policy.action_space.dtype
+    actions = policy.to_environment(columns["actions"][rows])
     return {
-        "observations": np.concatenate([states, nexts[-1:]]).astype(observation_type),
-        "actions": policy.to_environment(columns["actions"][rows]).astype(action_type),
+        "observations": np.concatenate([states, nexts[-1:]], dtype=policy.observation_space.dtype),
+        "actions": actions.astype(policy.action_space.dtype),
         "rewards": columns["rewards"][rows],
         "terminations": terminated,
         "truncations": cut,
-        "infos": {key: _padded(columns[name][rows]) for name, key in _IN_INFOS.items()},
+        "infos": {key: _padded(columns[name][rows]) for name, key in ANNOTATIONS.items()},
     }
 
 
 def _padded(column: Array) -> Any:
-    """With an entry for the last observation, of which nothing is known."""
+    """Return a column with an entry for the last observation, of which nothing is known."""
     empty = -1 if column.dtype.kind == "i" else np.nan
     padded = np.concatenate([column, np.full_like(column[:1], empty)])
     return list(padded) if column.ndim == 1 else padded  # Minari's Arrow format wants lists
 
 
-def read_minari(dataset: Any, policy: Policy) -> Logged:
-    """A dataset, ours with its annotations or anybody's as demonstrations."""
-    source = f"the Minari dataset {dataset.id}"
-    require_same_actions(dataset.action_space, policy, source)
-    if dataset.observation_space.shape != policy.observation_space.shape:
-        raise ImelError(
-            f"{source} does not fit this model: it observes {dataset.observation_space}, "
-            f"not {policy.observation_space}"
-        )
+# --- reading ---
+
+
+def minari_episodes(dataset: Any, policy: Policy, source: str) -> list[Any]:
+    """Return the episodes of a Minari dataset, or of the local one with an id."""
     try:
-        episodes = list(dataset.iterate_episodes())
-    except Exception as error:  # of whatever reads HDF5 or Arrow beneath it
+        if isinstance(dataset, str):
+            dataset = _opened(dataset, source)
+        require_same_actions(action_bounds(dataset.action_space), policy, source)
+        return list(dataset.iterate_episodes())
+    except ImelError:
+        raise
+    except Exception as error:  # of whatever reads JSON, HDF5 or Arrow beneath it
         raise ImelError(f"{source} cannot be read: {one_line(error)}") from None
-    if not episodes or not all(set(_IN_INFOS.values()) <= set(e.infos or {}) for e in episodes):
-        return logged_episodes(episodes, policy, source)
-    parts: dict[str, list[Array]] = {name: [] for name in (*VECTORS, *SCALARS)}
-    for episode in episodes:
-        for name, key in _IN_INFOS.items():
-            parts[name].append(np.asarray(episode.infos[key])[:-1])
-        parts["states"].append(episode.observations[:-1])
-        parts["next_states"].append(episode.observations[1:])
-        parts["rewards"].append(episode.rewards)
-        parts["terminated"].append(episode.terminations)
-    try:
-        columns = {name: np.concatenate(arrays) for name, arrays in parts.items()}
-    except (TypeError, ValueError) as error:
-        raise ImelError(f"{source} has episodes of different shapes: {one_line(error)}") from None
-    widths = policy.memory.states.shape[1], policy.memory.actions.shape[1]
-    return Logged(checked(columns, *widths, source), "annotated", rewarded=True)
+
+
+def _opened(dataset_id: str, source: str) -> Any:
+    """Open a dataset that runs no code, lies in its own folder and fits into memory."""
+    folder = minari_path(dataset_id) / "data"
+    if not folder.is_dir():
+        raise ImelError(
+            f"there is no file and no local Minari dataset '{dataset_id}' ({folder.parent}); "
+            f"minari download {dataset_id} gets one that is published"
+        )
+    if any(path.is_symlink() for path in folder.rglob("*")):
+        raise ImelError(f"{source} has a link; only its own files are read")
+    metadata = json.loads((folder / "metadata.json").read_text(encoding="utf-8"))
+    claimed = 8 * abs(metadata["total_episodes"])
+    for name in ("observation_space", "action_space"):
+        # Without it Minari would make the environment that is named, by any function of any module
+        space = json.loads(metadata[name])
+        if space["type"] not in _SPACES or np.dtype(space.get("dtype", "f4")).kind not in "biuf":
+            raise ImelError(f"{source} has a {name} of another kind than {', '.join(_SPACES)}")
+        claimed += 8 * abs(math.prod(space.get("shape", ())))
+    require_size(claimed, source)
+    require_size(_bytes_in(folder, metadata["data_format"]), source)
+    return require("minari", "datasets").load_dataset(dataset_id)
+
+
+def _bytes_in(folder: Path, kind: str) -> int:
+    """Return the size that data claim; refuse what is not valid, or lies outside of its file."""
+    if kind != "hdf5":  # but Arrow or Parquet
+        dataset, size = require("pyarrow.dataset", "datasets").dataset, 0
+        files = [str(path) for path in folder.glob(f"*/*.{kind}")]
+        for batch in dataset(files, format=kind).to_batches():
+            batch.validate(full=True)
+            size += batch.nbytes
+        return size
+    h5py, items = require("h5py", "datasets"), list[Any]()
+    with h5py.File(folder / "main_data.hdf5", "r") as file:
+        file.visititems(lambda _, item: items.append(item))  # each once, and no links
+        arrays = [item for item in items if isinstance(item, h5py.Dataset)]
+        entries = len(file) + sum(len(item) for item in items if isinstance(item, h5py.Group))
+        if entries > len(items) or any(array.is_virtual or array.external for array in arrays):
+            raise ValueError("it has a link; only its own data are read")
+        return sum(array.nbytes for array in arrays)

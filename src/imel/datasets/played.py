@@ -11,16 +11,11 @@ import torch
 from gymnasium import spaces
 
 from imel.algorithm import IMeL
-from imel.data.advantage import estimate_advantages
-from imel.datasets.columns import Array, Columns
-from imel.datasets.episodes import Episode
-from imel.environments.playing import (
-    Environment,
-    environment_of,
-    make_environment,
-    play,
-    play_policy,
-)
+from imel.data.advantage import replayed_advantages
+from imel.datasets.columns import Columns
+from imel.datasets.logged import Episode
+from imel.environments import playing
+from imel.environments.playing import Environment
 
 
 def record_episodes(
@@ -32,22 +27,24 @@ def record_episodes(
     :param act: maps an observation to an action: a PID, `lambda seen: model.predict(seen)[0]`, ...
         Actions outside of the environment's bounds are clipped
     """
-    made = closing(make_environment(env, False)) if isinstance(env, str) else nullcontext(env)
+    made = (
+        closing(playing.make_environment(env, False)) if isinstance(env, str) else nullcontext(env)
+    )
     with made as played:
-        return [_recorded(played, act, seed + number) for number in range(episodes)]
+        space = played.action_space
+
+        def clipped(observation: Any) -> Any:
+            action = act(observation)
+            if not isinstance(space, spaces.Box):
+                return action
+            shaped = np.reshape(action, space.shape)
+            return np.clip(shaped, space.low, space.high).astype(space.dtype)
+
+        return [_recorded(played, clipped, seed + number) for number in range(episodes)]
 
 
 def _recorded(env: Environment, act: Callable[[Any], Any], seed: int) -> Episode:
-    space = env.action_space
-
-    def clipped(observation: Any) -> Any:
-        action = act(observation)
-        if not isinstance(space, spaces.Box):
-            return action
-        shaped = np.reshape(action, space.shape)
-        return np.clip(shaped, space.low, space.high).astype(space.dtype)
-
-    steps = list(play(env, clipped, seed))
+    steps = list(playing.play(env, act, seed))
     return Episode(
         observations=np.array([*(step.observation for step in steps), steps[-1].next_observation]),
         actions=np.array([step.action for step in steps]),
@@ -57,50 +54,46 @@ def _recorded(env: Environment, act: Callable[[Any], Any], seed: int) -> Episode
 
 
 def play_episodes(model: IMeL, env_id: str, seeds: list[int]) -> Columns:
-    """One episode for each seed.
+    """Play one episode for each seed.
 
     The improved mean is the mean: an action that is the mean asks for no change. The advantage is
     the critic's, in deviations of the return.
     """
-    with environment_of(model, env_id) as env:
-        parts = [_columns(model, env, seed, number) for number, seed in enumerate(seeds)]
+    with playing.environment_of(model, env_id) as env:
+        parts = [_played(model, env, seed, number) for number, seed in enumerate(seeds)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _columns(model: IMeL, env: Environment, seed: int, number: int) -> Columns:
-    decisions, steps = zip(*play_policy(env, model.policy, seed), strict=True)
+def _played(model: IMeL, env: Environment, seed: int, number: int) -> Columns:
+    policy = model.policy
+    decisions, steps = zip(*playing.play_policy(env, policy, seed), strict=True)
     states, means, stds, actions = map(np.array, zip(*decisions, strict=True))
-    count, last = len(steps), steps[-1]
-    seen = np.concatenate([states, model.policy.observe(last.next_observation)])
-    rewards = np.array([step.reward for step in steps], np.float32)
-    over = np.zeros(count, np.float32)
-    over[-1] = last.terminated
-    same = ("means", "behaviour_means", "improved_means")
-    return {
+    count = len(steps)
+    columns = {
         "states": states,
-        "next_states": seen[1:],
+        "next_states": np.concatenate([states[1:], policy.observe(steps[-1].next_observation)]),
         "actions": actions,
-        **dict.fromkeys(same, means),
+        **dict.fromkeys(("means", "behaviour_means", "improved_means"), means),
         "stds": stds,
-        "rewards": rewards,
-        "advantages": _advantages(model, seen, rewards, over),
-        "terminated": over,
+        "rewards": np.array([step.reward for step in steps], np.float32),
+        "terminated": np.array([step.terminated for step in steps], np.float32),
         "episodes": np.full(count, number),
         "steps": np.arange(count),
         "iterations": np.full(count, model.iteration),
     }
+    return {**columns, "advantages": _advantages(model, columns)}
 
 
-def _advantages(model: IMeL, seen: Array, rewards: Array, terminated: Array) -> Array:
-    states = model.policy.normaliser(torch.from_numpy(seen).to(model.policy.device))
+def _advantages(model: IMeL, columns: Columns) -> Any:
+    """Return the critic's estimates for the steps of one episode."""
+    names = ("states", "next_states", "rewards", "terminated")
+    states, next_states, rewards, terminated = (torch.from_numpy(columns[name]) for name in names)
     with torch.no_grad():
-        values = model.critic(states).cpu()[:, None]
-    over = torch.from_numpy(terminated).bool()[:, None]
-    ended = over.clone()
-    ended[-1] = True
-    scaled = model.learner.return_scale.scale(torch.from_numpy(rewards)[:, None])
-    advantages, _ = estimate_advantages(
-        scaled, values[:-1], values[1:], over, ended, model.gamma, model.gae_lambda, "gae"
-    )
-    found: Array = advantages[:, 0].numpy()
-    return found
+        values, beyond = (
+            model.critic(model.policy.normaliser(each.to(model.policy.device))).cpu()
+            for each in (states, next_states)
+        )
+    deltas = model.learner.return_scale.scale(rewards) + model.gamma * beyond * (1.0 - terminated)
+    follows = torch.arange(len(rewards)) + 1 < len(rewards)
+    arguments = (follows, torch.ones_like(values), model.gamma, model.gae_lambda)
+    return replayed_advantages(deltas - values, *arguments)[0].numpy()

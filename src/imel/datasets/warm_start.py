@@ -17,7 +17,7 @@ from imel.data.advantage import replayed_advantages, standardise
 from imel.data.arithmetic import denormals_flushed
 from imel.data.memory import PRIOR
 from imel.datasets.columns import Logged, trajectories
-from imel.datasets.source import Dataset, read_dataset
+from imel.datasets.logged import Dataset, read_dataset
 from imel.errors import ImelError
 from imel.learner import LearnerState
 

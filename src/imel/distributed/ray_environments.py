@@ -1,62 +1,54 @@
 """A vector environment whose parts live in actors of a Ray cluster.
 
-It knows of each environment what it went through, so that an actor that dies is replaced and its
-environments are played again up to where they were.
+It knows of each environment how it came where it is, so that an actor that dies is replaced and
+its environments are played again up to where they were.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from imel.data.rollout import FloatArray
 from imel.distributed.connection import cores
-from imel.distributed.episodes import Past, new_stream
-from imel.distributed.worker import Worker
-from imel.errors import EnvironmentFaultError, ImelError
+from imel.distributed.worker import Origin, Worker
+from imel.environments.replay import Past
+from imel.errors import ImelError
 
-_REPLACEMENTS = 4
+_MOST_DEATHS = 4
 """How often in a row one worker may die before that is the user's problem."""
 
 
 class RayEnvironments(VecEnv):
-    """Copies of an environment, spread over workers."""
+    """Copies of an environment, spread over workers; `copy` is one that is here."""
 
-    def __init__(
-        self,
-        ray: Any,
-        env_id: str,
-        n_envs: int,
-        n_workers: int,
-        spaces_of_one: tuple[spaces.Space[Any], spaces.Space[Any]],
-    ) -> None:
+    def __init__(self, ray: Any, env_id: str, n_envs: int, n_workers: int, copy: VecEnv) -> None:
         if cores(ray) < n_workers:
             raise ImelError(f"{n_workers} workers need as many cores; Ray has {cores(ray)}")
-        self._ray, self._env_id = ray, env_id
-        self._places = [
-            range(int(part[0]), int(part[-1]) + 1)
-            for part in np.array_split(np.arange(n_envs), min(n_workers, n_envs))
-        ]
-        self.num_envs, self._pasts = n_envs, list[Past]()
-        self.observations: FloatArray = np.empty((n_envs, 0), np.float32)
+        self.ray, self._env_id, self.num_envs, self._copy = ray, env_id, n_envs, copy
+        ends = np.linspace(0, n_envs, min(n_workers, n_envs) + 1).astype(int).tolist()
+        self._places = [range(*pair) for pair in itertools.pairwise(ends)]
+        self._origins = list[Origin | None]()  # of the episodes under way, none before a reset
+        self._actions = list[list[FloatArray]]()  # that they have had since
+        self._observations: FloatArray = np.empty((n_envs, 0), np.float32)
         self._workers = [self._start(places, cpus=1) for places in self._places]
-        super().__init__(n_envs, *spaces_of_one)
+        super().__init__(n_envs, copy.observation_space, copy.action_space)
 
     # --- workers ---
 
     def _start(self, places: range, cpus: int) -> Any:
         options = {"num_cpus": cpus, "scheduling_strategy": "SPREAD", "max_restarts": 0}
-        remote = self._ray.remote(Worker).options(**options)
+        remote = self.ray.remote(Worker).options(**options)
         return remote.remote(self._env_id, places, self.num_envs)
 
     def ask(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """What every worker answers to its arguments; one that dies is replaced and asked again."""
+        """Return each worker's answer to its arguments; one that dies is replaced, asked again."""
         asked = [
             getattr(worker, method).remote(*own)
             for worker, own in zip(self._workers, arguments, strict=True)
@@ -67,121 +59,106 @@ class RayEnvironments(VecEnv):
         ]
 
     def _answer(self, number: int, answer: Any, method: str, arguments: tuple[Any, ...]) -> Any:
-        errors = self._ray.exceptions
+        errors, reason = self.ray.exceptions, ""
         # An answer is lost as well where it was still on the machine that is gone
         died = (errors.RayActorError, errors.ObjectLostError, errors.NodeDiedError)
-        for _ in range(_REPLACEMENTS):
+        for _ in range(_MOST_DEATHS):
             try:
-                return self._ray.get(answer)
+                if reason:
+                    self._replace(number)
+                    answer = getattr(self._workers[number], method).remote(*arguments)
+                return self.ray.get(answer)
+            except errors.RayTaskError as error:
+                raise error.cause from None
             except died as error:
                 reason = str(error).strip().splitlines()[-1].strip()
-                with contextlib.suppress(*died):
-                    self._replace(number)
-                answer = getattr(self._workers[number], method).remote(*arguments)
         raise ImelError(
-            f"worker {number} of {len(self._workers)} died {_REPLACEMENTS} times in a row: {reason}"
+            f"worker {number} of {len(self._workers)} died {_MOST_DEATHS} times in a row: {reason}"
         )
 
     def _replace(self, number: int) -> None:
         with contextlib.suppress(Exception):
-            self._ray.kill(self._workers[number])  # in case it was only out of reach
-        places = self._places[number]
+            self.ray.kill(self._workers[number])  # in case it was only out of reach
         # Without a core of its own: where the cluster has shrunk it shares one
-        self._workers[number] = self._start(places, cpus=0)
-        if self._pasts:
-            pasts = self._pasts[places.start : places.stop]
-            self._check(places, self._ray.get(self._workers[number].play_again.remote(pasts)))
+        self._workers[number] = worker = self._start(self._places[number], cpus=0)
+        if self._origins:
+            self.ray.get(worker.play_again.remote(*self._whereabouts()[number]))
 
-    def _check(self, places: range, again: FloatArray) -> None:
-        for place, observation in zip(places, again, strict=True):
-            if observation.tobytes() != self.observations[place].tobytes():
-                raise ImelError(
-                    f"environment {place} was lost with its worker and cannot be made again: "
-                    f"played again from its seed, it came to {observation} instead of "
-                    f"{self.observations[place]}, so its simulator is not deterministic"
-                )
+    # --- where environments are ---
+
+    def took(self, sent: FloatArray, observations: FloatArray, dones: Any, origins: Any) -> None:
+        """Note a step that counts."""
+        for i, done in enumerate(dones):
+            if done:
+                self._origins[i], self._actions[i] = origins[i], []
+            else:
+                self._actions[i].append(sent[i])
+        self._observations = observations
 
     def rewind(self) -> None:
-        """Bring every environment back to where its past ends, after steps that do not count."""
-        again = self.ask("play_again", [(part,) for part in self.split(self._pasts)])
-        for places, observations in zip(self._places, again, strict=True):
-            self._check(places, observations)
+        """Bring every environment back to the last step that counts."""
+        self.ask("play_again", self._whereabouts())
 
-    def put(self, thing: Any) -> Any:
-        """Make something known to all machines, once."""
-        return self._ray.put(thing)
+    def _whereabouts(self) -> list[tuple[Any, ...]]:
+        both = zip(self._origins, self._actions, strict=True)
+        pasts = [Past(origin or {}, np.array(actions)) for origin, actions in both]
+        return list(zip(self.split(pasts), self.split(self._observations), strict=True))
 
     def split(self, rows: Any, axis: int = 0) -> list[Any]:
-        """Something that has one entry for each environment, worker by worker."""
+        """Return what has one entry for each environment worker by worker."""
         parts = [slice(places.start, places.stop) for places in self._places]
         return [rows[:, part] if axis else rows[part] for part in parts]
-
-    def took(self, sent: FloatArray, observations: FloatArray, dones: Any) -> None:
-        """A step counts: it is part of what the environments went through."""
-        for past, action, done in zip(self._pasts, sent, dones, strict=True):
-            past.took(action, bool(done))
-        self.observations = observations
 
     # --- as Stable-Baselines3 expects a vector environment ---
 
     def reset(self) -> VecEnvObs:
         """Begin an episode in each."""
-        streams = [new_stream() if seed is None else seed for seed in self._seeds]
-        self._pasts = []
-        answers = self.ask("reset", [(part,) for part in self.split(streams)])
-        self.observations = np.concatenate([_sound(answer) for answer in answers])
-        self._pasts = [Past(stream) for stream in streams]
+        self._origins = []
+        answers = self.ask("reset", [(seeds,) for seeds in self.split(self._seeds)])
+        self._observations = np.concatenate([observations for observations, _ in answers])
+        self._origins = [origin for _, origins in answers for origin in origins]
+        self._actions = [[] for _ in self._origins]
         self._reset_seeds()
         self._reset_options()
-        return self.observations.copy()
+        return self._observations.copy()
 
     def step_async(self, actions: FloatArray) -> None:
         """Keep the actions."""
-        self._actions = actions
+        self._sent = actions
 
     def step_wait(self) -> VecEnvStepReturn:
-        """One step in each."""
-        answers = self.ask("step", [(part,) for part in self.split(self._actions)])
-        parts = [_sound(answer) for answer in answers]
-        observations, rewards, dones = (
-            np.concatenate([part[column] for part in parts]) for column in range(3)
-        )
-        self.took(self._actions, np.asarray(observations, np.float32), dones)
-        return observations, rewards, dones, [info for part in parts for info in part[3]]
+        """Take one step in each."""
+        answers = self.ask("step", [(part,) for part in self.split(self._sent)])
+        observations, rewards, dones, infos, origins = map(joined, zip(*answers, strict=True))
+        self.took(self._sent, observations, dones, origins)
+        return observations, rewards, dones, infos
 
     def close(self) -> None:
         """End the workers."""
+        self._copy.close()
         for worker in self._workers:
             with contextlib.suppress(Exception):
-                self._ray.kill(worker)
-
-    def _call(self, method: str, arguments: tuple[Any, ...], indices: Any) -> list[Any]:
-        answers = self.ask("call", [(method, *arguments)] * len(self._workers))
-        answer = [value for part in answers for value in part]
-        return [answer[index] for index in self._get_indices(indices)]
+                self.ray.kill(worker)
 
     def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """An attribute of each."""
-        return self._call("get_attr", (attr_name,), indices)
-
-    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        """Refused: an environment that is made again would not have it."""
-        raise ImelError(f"'{attr_name}' cannot be set in environments of other processes")
-
-    def env_method(
-        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
-    ) -> list[Any]:
-        """What a method of each returns."""
-        if method_kwargs:
-            raise ImelError(f"'{method_name}' can be called with positional arguments only")
-        return self._call("env_method", (method_name, *method_args), indices)
+        """Return what each was made with: the attribute of another copy."""
+        return self._copy.get_attr(attr_name) * len(list(self._get_indices(indices)))
 
     def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
-        """Whether each is wrapped so."""
-        return self._call("env_is_wrapped", (wrapper_class,), indices)
+        """Return whether each is wrapped so."""
+        return self._copy.env_is_wrapped(wrapper_class) * len(list(self._get_indices(indices)))
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Refuse: an environment that is made again would not have it."""
+        raise ImelError(f"'{attr_name}' cannot be set in environments of other processes")
+
+    def env_method(self, method_name: str, *args: Any, indices: Any = None, **named: Any) -> Any:
+        """Refuse likewise."""
+        raise ImelError(f"'{method_name}' cannot be called in environments of other processes")
 
 
-def _sound(answer: Any) -> Any:
-    if isinstance(answer, EnvironmentFaultError):
-        raise answer
-    return answer
+def joined(parts: Sequence[Any]) -> Any:
+    """Put side by side what workers have answered: arrays, or lists."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return [entry for part in parts for entry in part]

@@ -1,4 +1,4 @@
-"""Rollouts by actors of a Ray cluster, equal to those of `SerialSampler` bit for bit.
+"""Rollouts by actors of a Ray cluster, equal to those of one process bit for bit.
 
     driver: noise of the iteration, policy and memory into the object store, once
     workers: act and step, each in its own environments
@@ -21,10 +21,10 @@ from torch import Tensor
 from imel.data.experience import Rollout
 from imel.data.rollout import Actor, EpisodeClock, FloatArray, OnStep, draw_noise, roll_out
 from imel.distributed.connection import LOCAL, connect
-from imel.distributed.ray_environments import RayEnvironments
-from imel.distributed.worker import Part, Step
+from imel.distributed.ray_environments import RayEnvironments, joined
+from imel.distributed.worker import Step
 from imel.environments.making import make_environments
-from imel.errors import SettingsError, SpaceError
+from imel.errors import EnvironmentFaultError, SettingsError, SpaceError
 from imel.policies import Policy
 
 
@@ -42,16 +42,15 @@ class RaySampler:
         self.n_workers, self.address = n_workers, address
 
     def make_environments(self, env_id: str, n_envs: int) -> VecEnv:
-        """Copies of an environment, spread over workers."""
-        probe = make_environments(env_id, 1)  # what cannot be made is refused in one line
-        both = probe.observation_space, probe.action_space
-        probe.close()
-        if not isinstance(both[0], spaces.Box) or len(both[0].shape) != 1:
+        """Return copies of an environment, spread over workers."""
+        copy = make_environments(env_id, 1)  # what cannot be made is refused in one line
+        space = copy.observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise SpaceError(
-                f"a RaySampler observes vectors, not {both[0]}; "
+                f"a RaySampler observes vectors, not {space}; "
                 "gymnasium.wrappers.FlattenObservation makes them of most spaces"
             )
-        return RayEnvironments(connect(self.address), env_id, n_envs, self.n_workers, both)
+        return RayEnvironments(connect(self.address), env_id, n_envs, self.n_workers, copy)
 
     def collect(
         self,
@@ -63,20 +62,12 @@ class RaySampler:
         generator: torch.Generator,
         on_step: OnStep,
     ) -> tuple[Rollout | None, FloatArray]:
-        """As `imel.data.rollout.collect`."""
+        """Gather as `imel.data.rollout.collect` does."""
         assert isinstance(env, RayEnvironments)
         noise = draw_noise(env, observations, actor, n_steps, clock, generator)
-        policy = env.put(_on_cpu(actor))
-        parts = env.ask(
-            "collect",
-            [
-                (policy, states, part)
-                for states, part in zip(
-                    env.split(observations), env.split(noise, axis=1), strict=True
-                )
-            ],
-        )
-        record = _Record(env, parts, actor)
+        policy = env.ray.put(_on_cpu(actor))  # known to all machines, once
+        both = zip(env.split(observations), env.split(noise, axis=1), strict=True)
+        record = _Record(env, env.ask("collect", [(policy, *own) for own in both]), actor)
         result = roll_out(record, observations, record, noise, clock, on_step)
         if record.taken < n_steps:  # a callback has ended it: the rest never was
             env.rewind()
@@ -86,39 +77,34 @@ class RaySampler:
 class _Record:
     """The parts of an iteration, gone through as environments and policy at once."""
 
-    def __init__(self, env: RayEnvironments, parts: list[Part], actor: Actor) -> None:
+    def __init__(self, env: RayEnvironments, parts: list[list[Any]], actor: Actor) -> None:
         self._env, self._parts = env, parts
         self.num_envs = env.num_envs
         self.distribution, self.observe = actor.distribution, actor.observe
         self.taken = 0
-
-    @property
-    def _now(self) -> list[Step]:
-        return [part.steps[self.taken] for part in self._parts if self.taken < len(part.steps)]
+        self._now: Step
 
     def act(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """mu and sigma as the workers had them."""
+        """Return mu and sigma as the workers had them."""
         del states
-        for part in self._parts:
-            if self.taken == len(part.steps) and part.fault is not None:
-                raise part.fault
-        now = self._now
-        return torch.cat([step.means for step in now]), torch.cat([step.stds for step in now])
+        steps = [part[self.taken] for part in self._parts]
+        for step in steps:
+            if isinstance(step, EnvironmentFaultError):
+                raise step
+        self._now = Step(*map(joined, zip(*steps, strict=True)))
+        return torch.from_numpy(self._now.means), torch.from_numpy(self._now.stds)
 
     def to_environment(self, actions: FloatArray) -> FloatArray:
-        """The actions as they were sent."""
+        """Return the actions as they were sent."""
         del actions
-        return np.concatenate([step.sent for step in self._now])
+        return self._now.sent
 
     def step(self, actions: FloatArray) -> tuple[FloatArray, FloatArray, Any, list[dict[str, Any]]]:
-        """What the environments answered."""
+        """Return what the environments answered."""
         now = self._now
-        observations = np.concatenate([step.observations for step in now])
-        dones = np.concatenate([step.dones for step in now])
-        self._env.took(actions, observations, dones)
+        self._env.took(actions, now.observations, now.dones, now.origins)
         self.taken += 1
-        rewards = np.concatenate([step.rewards for step in now])
-        return observations, rewards, dones, [_own(info) for step in now for info in step.infos]
+        return now.observations, now.rewards, now.dones, [_own(info) for info in now.infos]
 
 
 def _own(info: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +115,7 @@ def _own(info: dict[str, Any]) -> dict[str, Any]:
 
 
 def _on_cpu(actor: Actor) -> Actor:
-    """The policy as it is to be sent: conditioned on its memory here, and on no device."""
+    """Return the policy as it is sent: conditioned on its memory here, and on no device."""
     assert isinstance(actor, Policy)
     policy = actor if actor.device.type == "cpu" else copy.deepcopy(actor).cpu()
     policy.prepare()  # once, not by every worker

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor
 
 from imel.data.arithmetic import denormals_flushed
 from imel.data.rollout import Actor, FloatArray
-from imel.distributed.episodes import Past, make_seeded, play_again
+from imel.environments.making import SideBySide, make_copy
+from imel.environments.replay import Past
 from imel.errors import EnvironmentFaultError
 
+Origin = Mapping[str, Any]
 
-@dataclass(frozen=True)
-class Step:
-    """One step of a worker's environments."""
 
-    means: Tensor  # [k, d_a]
-    stds: Tensor  # [k, d_a]
+class Step(NamedTuple):
+    """One step of some environments."""
+
+    means: FloatArray  # [k, d_a]
+    stds: FloatArray  # [k, d_a]
     sent: FloatArray  # [k, d_a] actions in the environment's units
     observations: FloatArray  # [k, d_s]
     rewards: FloatArray  # [k]
     dones: NDArray[np.bool_]  # [k]
     infos: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A worker's part of an iteration; shorter than asked if an environment raised."""
-
-    steps: list[Step]
-    fault: EnvironmentFaultError | None = None
+    origins: list[Origin | None]  # of the episodes that the step has begun, as in `Past`
 
 
 class Worker:
@@ -46,59 +39,60 @@ class Worker:
     def __init__(self, env_id: str, places: range, n_envs: int) -> None:
         torch.set_num_threads(1)
         self._places, self._n_envs = places, n_envs
-        self._env = DummyVecEnv([partial(make_seeded, env_id, index) for index in places])
+        self._env = SideBySide([partial(make_copy, env_id, index) for index in places])
 
-    def reset(self, streams: Sequence[int]) -> FloatArray | EnvironmentFaultError:
-        """Begin a stream of episodes in each environment."""
-        try:
-            for env, stream in zip(self._env.envs, streams, strict=True):
-                env.get_wrapper_attr("set_next")(stream, 0)
-            return np.asarray(self._env.reset(), dtype=np.float32)
-        except EnvironmentFaultError as fault:
-            return fault
+    def reset(self, seeds: Sequence[int | None]) -> tuple[FloatArray, list[Origin | None]]:
+        """Begin an episode in each environment; return what it begins with."""
+        self._env._seeds = list(seeds)
+        return np.asarray(self._env.reset(), np.float32), self._env.get_attr("origin")
 
-    def play_again(self, pasts: Sequence[Past]) -> FloatArray:
-        """Bring each environment where its past ends."""
-        pairs = zip(self._env.envs, pasts, strict=True)
-        return np.stack([play_again(env, past) for env, past in pairs])  # type: ignore[arg-type]
+    def play_again(self, pasts: Sequence[Past], expected: FloatArray) -> None:
+        """Bring each environment where its past ends, and require that it observes the same."""
+        for env, past, seen, place in zip(
+            self._env.envs, pasts, expected, self._places, strict=True
+        ):
+            again = np.asarray(env.get_wrapper_attr("play_again")(past), np.float32)
+            if again.tobytes() != seen.tobytes():
+                raise EnvironmentFaultError(
+                    f"environment {place} was lost with its worker and cannot be made again: "
+                    f"played again from its beginning, it came to {again} instead of {seen}, so "
+                    "its simulator is not deterministic",
+                    place,
+                )
 
-    def step(self, actions: FloatArray) -> Any:
-        """One step with given actions."""
-        try:
-            return self._env.step(actions)
-        except EnvironmentFaultError as fault:
-            return fault
+    def step(self, sent: FloatArray) -> tuple[Any, ...]:
+        """Return what `Step` has from the observations on."""
+        stepped = self._env.step(sent)
+        # Whether numbers are numbers is for the learning process to see
+        with np.errstate(over="ignore"):
+            observations, rewards = (np.asarray(x, np.float32) for x in stepped[:2])
+        dones, infos = stepped[2:]
+        origins = [
+            env.get_wrapper_attr("origin") if done else None
+            for env, done in zip(self._env.envs, dones, strict=True)
+        ]
+        return observations, rewards, dones, infos, origins
 
-    def collect(self, policy: Actor, observations: FloatArray, noise: Tensor) -> Part:
-        """As many steps as there is noise for. Whether numbers are numbers is for others to see."""
-        steps: list[Step] = []
+    def collect(self, policy: Actor, observations: FloatArray, noise: Tensor) -> list[Any]:
+        """Take as many steps as there is noise for; the last entry may be a fault instead."""
+        steps: list[Any] = []
         with denormals_flushed():
-            for t in range(noise.shape[0]):
+            for drawn in noise.numpy():
                 means, stds = self._act(policy, observations)
-                drawn = policy.distribution.sample(means.numpy(), stds.numpy(), noise[t].numpy())
-                sent = policy.to_environment(drawn)
+                sent = policy.to_environment(policy.distribution.sample(means, stds, drawn))
                 try:
-                    stepped = self._env.step(sent)
+                    steps.append(Step(means, stds, sent, *self.step(sent)))
                 except EnvironmentFaultError as fault:
-                    return Part(steps, fault)
-                with np.errstate(over="ignore"):
-                    observations, rewards = (np.asarray(x, dtype=np.float32) for x in stepped[:2])
-                dones, infos = stepped[2:]
-                steps.append(Step(means, stds, sent, observations, rewards, dones, list(infos)))
-        return Part(steps)
+                    return [*steps, fault]
+                observations = steps[-1].observations
+        return steps
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        """What the vector of these environments answers."""
-        return getattr(self._env, method)(*arguments)
-
-    def _act(self, policy: Actor, observations: FloatArray) -> tuple[Tensor, Tensor]:
-        """mu and sigma here, computed as if all environments were.
+    def _act(self, policy: Actor, observations: FloatArray) -> list[FloatArray]:
+        """Return mu and sigma here, computed as if all environments were.
 
         The last bits of a matrix product depend on the number of its rows, so this has as many
         rows as there are environments, and each of ours has the place it has among them.
         """
-        states = torch.zeros(self._n_envs, observations.shape[1])
-        rows = slice(self._places.start, self._places.stop)
-        states[rows] = torch.as_tensor(observations, dtype=torch.float32)
-        means, stds = policy.act(states)
-        return means[rows].clone(), stds[rows].clone()
+        states, rows = torch.zeros(self._n_envs, observations.shape[1]), list(self._places)
+        states[rows] = torch.as_tensor(observations)
+        return [column[rows].numpy() for column in policy.act(states)]

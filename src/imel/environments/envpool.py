@@ -21,9 +21,8 @@ from imel.errors import ImelError
 from imel.extras import require
 
 _CONTACT_FORCES = "include_cfrc_ext_in_observation"
-_CONTACT_COLUMNS = (
-    78  # six forces on each of 13 bodies, last in the observation of Ant and Humanoid
-)
+_CONTACT_COLUMNS = 78
+"""Six forces on each of 13 bodies, last in the observation of Ant and Humanoid."""
 
 
 def make_envpool(
@@ -80,14 +79,11 @@ class EnvPoolEnvironments(VecEnv):
         space, actions = self._pool.observation_space, self._pool.action_space
         if not isinstance(space, spaces.Box) or not isinstance(actions, spaces.Box):
             raise ImelError(f"EnvPool's '{env_id}' has a space that is no Box")
-        self._columns: NDArray[Any] | None = None
-        if columns is not None or not env_kwargs.get(_CONTACT_FORCES, True):
-            width = space.shape[0]
-            if not env_kwargs.get(_CONTACT_FORCES, True):
-                width -= _CONTACT_COLUMNS
-            self._columns = np.flatnonzero(np.ones(width, bool) if columns is None else columns)
-            low, high = space.low[self._columns], space.high[self._columns]
-            space = spaces.Box(low, high, dtype=space.dtype.type)
+        forces = env_kwargs.get(_CONTACT_FORCES, True)
+        width = space.shape[0] - (0 if forces else _CONTACT_COLUMNS)
+        self._columns: Any = slice(width) if columns is None else np.flatnonzero(columns)
+        low, high = space.low[self._columns], space.high[self._columns]
+        space = spaces.Box(low, high, dtype=space.dtype.type)
         # Gymnasium's precision, so that a model can go from one backend to the other
         low, high = actions.low.astype(np.float32), actions.high.astype(np.float32)
         super().__init__(n_envs, space, spaces.Box(low, high))
@@ -112,7 +108,7 @@ class EnvPoolEnvironments(VecEnv):
         if seeds:  # they can be given to new copies only
             self._pool = self._make_pool(seeds)
             self._reset_seeds()
-        return self._seen(self._pool.reset()[0])
+        return self._kept(self._pool.reset()[0])
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Let EnvPool's threads begin with the step."""
@@ -122,32 +118,35 @@ class EnvPoolEnvironments(VecEnv):
         """Return what came of the step; a copy whose episode ended has begun the next one."""
         observations, rewards, terminated, truncated, _ = self._pool.recv()
         dones = terminated | truncated
-        observations = self._seen(observations)
+        observations = self._kept(observations)
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        if dones.any():
-            finished = np.flatnonzero(dones)
-            for i in finished:
-                infos[i]["terminal_observation"] = observations[i].copy()
-                infos[i]["TimeLimit.truncated"] = bool(truncated[i])
-            observations[finished] = self._seen(self._pool.reset(finished.astype(np.int32))[0])
+        finished = np.flatnonzero(dones)
+        for i in finished:
+            infos[i]["terminal_observation"] = observations[i].copy()
+            infos[i]["TimeLimit.truncated"] = bool(truncated[i])
+        if finished.size:
+            observations[finished] = self._kept(self._pool.reset(finished.astype(np.int32))[0])
         return observations, rewards, dones, infos
 
-    def _seen(self, observations: NDArray[Any]) -> NDArray[Any]:
-        return observations if self._columns is None else observations[:, self._columns]
+    def _kept(self, observations: NDArray[Any]) -> NDArray[Any]:
+        return observations[:, self._columns]
 
     def close(self) -> None:
         """End EnvPool's threads."""
         self._pool.close()
 
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """Return an attribute for each of the copies: they have no attributes of their own."""
+        value = None if attr_name == "render_mode" else getattr(self, attr_name)
+        return [value for _ in self._get_indices(indices)]
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
+        """Tell that none of the copies is wrapped."""
+        return [False for _ in self._get_indices(indices)]
+
     def render(self, mode: str | None = None) -> NoReturn:
         """Refuse: pictures are made by Gymnasium's environment of the same id."""
         raise ImelError("EnvPool does not render: play the model on Gymnasium's environment")
-
-    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
-        """Return an attribute for each of the copies: they have no attributes of their own."""
-        if attr_name == "render_mode":
-            return [None] * self.num_envs
-        return [getattr(self, attr_name) for _ in self._get_indices(indices)]
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> NoReturn:
         """Refuse."""
@@ -156,7 +155,3 @@ class EnvPoolEnvironments(VecEnv):
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any:
         """Refuse."""
         raise AttributeError(f"EnvPool's environments have no method '{method_name}' to call")
-
-    def env_is_wrapped(self, wrapper_class: type[Any], indices: Any = None) -> list[bool]:
-        """Tell that none of the copies is wrapped."""
-        return [False for _ in self._get_indices(indices)]

@@ -12,16 +12,15 @@ import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from imel.environments.simulators import is_mujoco, make
-from imel.errors import ImelError, one_line
+from imel.environments.making import is_mujoco, make, refused_in_one_line
+from imel.environments.replay import LONGEST
+from imel.errors import ImelError
 from imel.policies import Policy
 from imel.policies.names import DimensionNames, Dimensions, names_for, names_of
 
 Array = NDArray[Any]
 Environment = gymnasium.Env[Any, Any]
 
-LONGEST = 10_000
-"""Steps after which an episode is left, whatever the environment says."""
 _DRAWN = 360
 """Pixels of a picture that MuJoCo draws."""
 
@@ -116,20 +115,15 @@ def _alike(mine: Any, theirs: Any) -> bool:
 
 
 def make_environment(env_id: str, rendered: bool) -> Environment:
-    """One copy of an environment; whatever keeps it from being made is said in one line."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what matters among them becomes an error
-            options: dict[str, Any] = {"render_mode": "rgb_array"} if rendered else {}
-            if rendered and is_mujoco(env_id):
-                # The camera follows what moves, where a model has one for it. No larger than is
-                # shown: without a GPU that saves half the time
-                options |= {"width": _DRAWN, "height": _DRAWN, "camera_name": "track"}
-            return make(env_id, **options)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # a missing package, a driver, the environment's own code
-        raise ImelError(f"cannot make environment '{env_id}': {one_line(error)}") from None
+    """Make one copy of an environment; say in one line whatever keeps it from being made."""
+    options: dict[str, Any] = {"render_mode": "rgb_array"} if rendered else {}
+    if rendered and is_mujoco(env_id):
+        # The camera follows what moves, where a model has one for it. No larger than is shown:
+        # without a GPU that saves half the time
+        options |= {"width": _DRAWN, "height": _DRAWN, "camera_name": "track"}
+    with refused_in_one_line(env_id), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what matters among them becomes an error
+        return make(env_id, **options)
 
 
 def names_in(env_id: str | None, dimensions: Dimensions) -> DimensionNames:

@@ -19,9 +19,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.utils import check_for_correct_spaces
 
 from imel.algorithm import IMeL
-from imel.environments.making import make_environments
-from imel.environments.playing import LONGEST, play_policy
-from imel.environments.simulators import make
+from imel.environments.making import make, make_environments
+from imel.environments.playing import play_policy
+from imel.environments.replay import LONGEST
 from imel.errors import ImelError
 from imel.policies import Policy
 from imel.runs import layout
