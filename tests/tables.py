@@ -18,10 +18,9 @@ from benchmarks.dynamics import dynamics_table
 from benchmarks.paired import paired_table
 from imel.bench.store import Store
 from imel.registry import policies
-from imel.report.markdown import against_table, mean_cell, scores_table
+from imel.report.markdown import against_table, mean_cell
 from imel.report.names import algorithm_name, short_steps, task_title
 from imel.report.results import Results, gather
-from imel.report.scores import MEASURES, scales
 from imel.settings import Choice, Ends, Layers, Multiple, Search, field_docs
 from pages import PAGES, ROOT
 
@@ -168,13 +167,6 @@ def _results(store: str, *compared: str) -> str:
     return _rows(("task (state, action)", "steps", *names), rows)
 
 
-def _scores(store: str, *others: str) -> list[str]:
-    """Return scores over all tasks and failed runs, beside the first of the others as the unit."""
-    results = _gathered(store)
-    measures = [scales(results, others[0], measure)[0] for measure in MEASURES]
-    return scores_table(results, measures, results.algorithms, others)
-
-
 def _probe(task: str, *probes: str) -> str:
     """Return probes of a task, STEPS-SEED, beside the returns of interpolators as policies."""
     (results,) = [each for each in _gathered("probe").tasks if each.task == task]
@@ -215,7 +207,6 @@ _TABLES: dict[str, Callable[..., str | list[str]]] = {
     "search": _search,
     "layers": _layers,
     "results": _results,
-    "scores": _scores,
     "probe": _probe,
     "against": lambda store, *names: against_table(_gathered(store), *names),
     "paired": lambda store, *names: paired_table(RESULTS / store, *names),
