@@ -17,8 +17,7 @@ from imel.explorer.episodes import Episode, record
 from imel.explorer.lessons import insight_of
 from imel.explorer.session import Session
 from imel.hub import load_from_hub, push_to_hub
-from imel.pictures.plane import policy_surface
-from imel.pictures.run import update_step
+from imel.pictures.run_pictures import policy_surface, update_step
 from imel.policies import Policy
 from imel.policies.names import names_for
 from imel.runs.stored import find_run
@@ -87,9 +86,9 @@ def test_pictures_show_probabilities(cart: Path) -> None:
         assert ((values >= 0.0) & (values <= 1.0)).all()
     other = policy_surface(policy, "a run", names, action=0)
     np.testing.assert_allclose(surface.means + other.means, 1.0)
-    step = update_step(cart, None, 1)
+    step = update_step(find_run(cart), None, 1)
     assert step.action_label == "probability of: push right"
-    assert "pole angle" in " ".join(step.axis_label.split())
+    assert "pole angle" in " ".join(step.axis_labels[0].split())
     np.testing.assert_allclose(step.old_means, surface.old_means[-len(step.old_means) :])
 
 

@@ -1,7 +1,7 @@
 """Where runs are carried out: what a launcher starts them on and hears of them.
 
-Here is the pool of this machine, one run a process, so that none takes another with it;
-`imel.bench.ray_pool` and `imel.bench.slurm_pool` are those of clusters.
+Here is what pools share, and the pool of this machine, one run a process, so that none takes
+another with it; `imel.bench.ray_pool` and `imel.bench.slurm_pool` are those of clusters.
 """
 
 from __future__ import annotations
@@ -12,21 +12,23 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Protocol
+from typing import Any, Protocol
 
 from imel.bench.run import Run, train
 from imel.bench.store import Row
-from imel.errors import ImelError
+from imel.errors import ImelError, one_line
 
 RETRIES = 3
 """How often a run of a cluster starts over: its machine or process dies, or its system fails it."""
-ITS_SYSTEM = (OSError, MemoryError)
+_ITS_SYSTEM = (OSError, MemoryError)
 """Exceptions that need not happen elsewhere. Others are the run's own, and would come again."""
 _SECONDS_TO_STOP = 5.0
 
@@ -39,6 +41,8 @@ class Failure:
     """One line."""
     traceback: str | None = None
     """Where it was raised, if it was raised at all."""
+    lost: bool = False
+    """Whether its machine or process failed it, so that it may succeed elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class Finished:
     """All rows of a run that has come to its end."""
 
     rows: list[Row]
+    stored: bool = False
+    """Whether they are in the store already."""
 
 
 Message = Row | Finished | Failure
@@ -71,92 +77,123 @@ class Pool(Protocol):
         """Give up what is still under way."""
 
 
-def carry_out(
-    run: Run, tell: Callable[[Row], None], raised: tuple[type[Exception], ...] = ()
-) -> Finished | Failure:
-    """One run in this process; `tell` sees its rows as they are made.
-
-    Whatever goes wrong is its outcome, but for exceptions that are to be `raised`.
-    """
-    warnings.simplefilter("ignore")  # what libraries say of the published settings helps nobody
-    try:
-        return Finished(train(run, on_row=tell))
-    except raised:
-        raise
-    except Exception as error:
-        line = " ".join(str(error).split())
-        kind = type(error).__name__
-        text = line if isinstance(error, ImelError) else f"{kind}: {line}" if line else kind
-        return Failure(text, traceback.format_exc())
-
-
 @dataclass
-class _Worker:
+class Job:
+    """A run under way."""
+
     key: Hashable
-    process: BaseProcess
-    connection: Connection
+    run: Run
+    handle: Any = None
+    """What the pool knows it by."""
+    losses: int = 0
 
 
-class Processes:
-    """So many runs at a time, each in a new process that ends with this one."""
+class JobPool(ABC):
+    """What pools share: the runs under way, and that a lost one starts over."""
+
+    retries = RETRIES
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
-        self._workers: dict[Connection, _Worker] = {}
+        self.under_way: dict[Hashable, Job] = {}
 
     def has_room(self) -> bool:
         """Whether another run would start at once."""
-        return len(self._workers) < self._jobs
+        return len(self.under_way) < self._jobs
 
     def start(self, key: Hashable, run: Run) -> None:
         """Begin a run."""
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(run, theirs), daemon=True)
-        with _interrupt_held_back():
-            process.start()
-        theirs.close()  # so that the worker's death, of whatever kind, closes the pipe
-        self._workers[ours] = _Worker(key, process, ours)
+        self.under_way[key] = Job(key, run)
+        self._begin(self.under_way[key])
 
     def stop(self, key: Hashable) -> None:
         """Give up a run: nothing more is heard of it."""
-        self._end([worker for worker in self._workers.values() if worker.key == key])
+        self._end(self.under_way.pop(key))
 
     def messages(self, seconds: float) -> list[tuple[Hashable, Message]]:
         """What has happened, after waiting so long at most; a run that has ended is forgotten."""
-        heard = []
-        for ready in wait(list(self._workers), timeout=seconds):
-            assert isinstance(ready, Connection)
-            worker = self._workers[ready]
-            message = self._receive(worker)
+        heard: list[tuple[Hashable, Message]] = []
+        for job, message in self._hear(seconds):
+            if isinstance(message, Failure) and message.lost and self.retries:
+                job.losses += 1
+                if job.losses <= self.retries:
+                    self._begin(job)
+                    continue
+                message = replace(message, error=f"lost {job.losses} times: {message.error}")
             if isinstance(message, Finished | Failure):
-                self._end([worker])
-            heard.append((worker.key, message))
+                del self.under_way[job.key]
+            heard.append((job.key, message))
         return heard
 
     def close(self) -> None:
         """Give up what is still under way."""
-        self._end(list(self._workers.values()))
+        for key in list(self.under_way):
+            self.stop(key)
 
-    def _receive(self, worker: _Worker) -> Message:
+    @abstractmethod
+    def _begin(self, job: Job) -> None:
+        """Let a job run, which may have been lost before."""
+
+    @abstractmethod
+    def _end(self, job: Job) -> None:
+        """Cancel a job."""
+
+    @abstractmethod
+    def _hear(self, seconds: float) -> list[tuple[Job, Message]]:
+        """What has happened, after waiting so long at most."""
+
+
+def carry_out(run: Run, tell: Callable[[Row], None]) -> Finished | Failure:
+    """One run in this process; `tell` sees its rows as they are made."""
+    warnings.simplefilter("ignore")  # what libraries say of the published settings helps nobody
+    try:
+        rows = train(run, on_row=tell)
+    except Exception as error:
+        text = " ".join(str(error).split()) if isinstance(error, ImelError) else one_line(error)
+        return Failure(text, traceback.format_exc(), isinstance(error, _ITS_SYSTEM))
+    returns = [row[name] for row in rows for name in ("train_return", "eval_return")]
+    if not all(value is None or isfinite(value) for value in returns):
+        return Failure("a return of it is no finite number")
+    return Finished(rows)
+
+
+class Processes(JobPool):
+    """So many runs at a time, each in a new process that ends with this one."""
+
+    retries = 0
+
+    def _begin(self, job: Job) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(job.run, theirs), daemon=True)
+        with _interrupt_held_back():
+            process.start()
+        theirs.close()  # so that the worker's death, of whatever kind, closes the pipe
+        job.handle = (process, ours)
+
+    def _end(self, job: Job) -> None:
+        process, connection = job.handle
+        process.terminate()
+        process.join(_SECONDS_TO_STOP)
+        process.kill()
+        process.join()
+        connection.close()
+
+    def _hear(self, seconds: float) -> list[tuple[Job, Message]]:
+        jobs = {job.handle[1]: job for job in self.under_way.values()}
+        return [(jobs[ready], self._receive(jobs[ready])) for ready in wait(jobs, seconds)]
+
+    def _receive(self, job: Job) -> Message:
+        process, connection = job.handle
         try:
-            message: Message = worker.connection.recv()
+            message: Message = connection.recv()
         except (EOFError, OSError):
-            worker.process.join()
-            return Failure(_how_it_ended(worker.process.exitcode))
+            process.join()
+            message = Failure(_how_it_ended(process))
         if isinstance(message, Finished | Failure):
-            worker.process.join()
+            process.join()
+            connection.close()
         return message
-
-    def _end(self, workers: Sequence[_Worker]) -> None:
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            worker.process.join(_SECONDS_TO_STOP)
-            worker.process.kill()
-            worker.process.join()
-            worker.connection.close()
-            del self._workers[worker.connection]
 
 
 @contextmanager
@@ -170,10 +207,11 @@ def _interrupt_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _how_it_ended(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"its process was killed by signal {-exitcode} ({signal.Signals(-exitcode).name})"
-    return f"its process ended with exit code {exitcode} and no result"
+def _how_it_ended(process: BaseProcess) -> str:
+    code = process.exitcode
+    if code is not None and code < 0:
+        return f"its process was killed by signal {-code} ({signal.Signals(-code).name})"
+    return f"its process ended with exit code {code} and no result"
 
 
 # --- in the worker ---

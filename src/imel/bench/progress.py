@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Self
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from imel.bench.pool import Failure
 from imel.bench.run import Run
 
 
-class Bar(ABC):
+class Bar:
     """A bar over all that is to be done, and a line for each part of it that has ended."""
 
-    def __init__(self, console: Console, parts: int, ended: int, total: float) -> None:
-        self._console, self._parts, self._ended = console, parts, ended
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:.0f} %"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=total, left="")
+    def __init__(self, console: Console, parts: int, noun: str, total: float) -> None:
+        self._console, self._parts, self._noun, self._total = console, parts, noun, total
+        self._ended, self._note = 0, ""
+        self._done: dict[Hashable, float] = {}
+        columns = (BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        hidden = not console.is_terminal
+        words = TextColumn("{task.description}")
+        self._bar = Progress(words, *columns, console=console, transient=True, disable=hidden)
+        self._task = self._bar.add_task("", total=total)
 
     def __enter__(self) -> Self:
         self._show()
@@ -40,9 +35,9 @@ class Bar(ABC):
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
 
-    @abstractmethod
     def _show(self) -> None:
-        """Bring the bar up to date."""
+        words = f"{self._ended} of {self._parts} {self._noun}{self._note}"
+        self._bar.update(self._task, completed=sum(self._done.values()), description=words)
 
     def _say(self, text: str) -> None:
         line = f"[{self._ended}/{self._parts}] {text}"
@@ -60,14 +55,13 @@ class GridProgress(Bar):
     def __init__(
         self, runs: Sequence[Run], console: Console, name: Callable[[Run], str] = run_name
     ) -> None:
-        self._total = sum(run.steps for run in runs)
-        super().__init__(console, len(runs), 0, self._total)
+        super().__init__(console, len(runs), "runs", sum(run.steps for run in runs))
         self._name, self._start = name, time.monotonic()
-        self._steps: dict[str, int] = {}
 
     def advanced(self, run: Run, step: int) -> None:
         """A run has come this far."""
-        self._steps[self._name(run)] = min(step, run.steps)
+        self._done[self._name(run)] = min(step, run.steps)
+        self._note = self._time_left()
         self._show()
 
     def ended(self, run: Run, outcome: Mapping[str, Any] | Failure) -> None:
@@ -78,44 +72,34 @@ class GridProgress(Bar):
             text = f"failed: {outcome.error}"
         else:
             text = f"return {outcome['eval_return']:.1f} after {outcome['seconds']:.0f} s"
-        left = self._time_left()
-        self._say(f"{self._name(run)}: {text}" + (f"; {left}" if left else ""))
-
-    def _show(self) -> None:
-        self._bar.update(
-            self._task,
-            completed=sum(self._steps.values()),
-            description=f"{self._ended} of {self._parts} runs",
-            left=self._time_left(),
-        )
+        self._say(f"{self._name(run)}: {text}{self._note}")
 
     def _time_left(self) -> str:
         """From the pace of all steps so far."""
-        done = sum(self._steps.values())
+        done = sum(self._done.values())
         if not 0 < done < self._total:
             return ""
         seconds = (time.monotonic() - self._start) * (self._total - done) / done
         hours, minutes = divmod(round(seconds / 60), 60)
-        return f"about {hours} h {minutes} min left" if hours else f"about {minutes} min left"
+        return f"; about {f'{hours} h ' if hours else ''}{minutes} min left"
 
 
 class SearchProgress(Bar):
     """Counts trials that have ended, as the search's listener."""
 
     def __init__(self, console: Console, trials: int, ended: int, best: float | None) -> None:
-        super().__init__(console, trials, ended, trials)
+        super().__init__(console, trials, "trials", trials)
         self._best = best
-        self._shares: dict[int, float] = {}
+        self._count(ended)
 
     def advanced(self, number: int, share: float) -> None:
         """A trial has come this far."""
-        self._shares[number] = share
+        self._done[number] = share
         self._show()
 
     def ended(self, number: int, outcome: float | Failure | None, count: int) -> None:
         """A trial has its value, has failed, or was pruned: one line."""
-        self._ended = count
-        self._shares.pop(number, None)
+        self._done.pop(number, None)
         if isinstance(outcome, Failure):
             text = f"failed: {outcome.error}"
         elif outcome is None:
@@ -124,13 +108,10 @@ class SearchProgress(Bar):
             text = f"return {outcome:.1f}"
             if self._best is None or outcome > self._best:
                 self._best, text = outcome, f"{text}, the best so far"
+        self._count(count)
         self._say(f"trial {number}: {text}")
         self._show()
 
-    def _show(self) -> None:
-        best = "" if self._best is None else f", best {self._best:.1f}"
-        self._bar.update(
-            self._task,
-            completed=self._ended + sum(self._shares.values()),
-            description=f"{self._ended} of {self._parts} trials{best}",
-        )
+    def _count(self, ended: int) -> None:
+        self._ended, self._done["ended"] = ended, ended
+        self._note = "" if self._best is None else f", best {self._best:.1f}"

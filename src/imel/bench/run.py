@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
 from imel.bench.algorithms import find_algorithm, settings_hash
 from imel.bench.store import Row
-from imel.bench.tasks import Task, find_task
-from imel.bench.udrl import Commanded, Udrl
+from imel.bench.tasks import find_task
 from imel.runs.provenance import provenance
 
 POINTS = 50
@@ -64,7 +63,7 @@ class LearningCurve(BaseCallback):
     def __init__(
         self,
         steps: int,
-        evaluate: Callable[[BaseAlgorithm, int], list[float]],
+        evaluate: Callable[[int], list[float]],
         on_row: Callable[[Row], None],
     ) -> None:
         super().__init__()
@@ -96,7 +95,7 @@ class LearningCurve(BaseCallback):
     def _record(self, episodes: int, final: bool) -> None:
         before = _clocks()
         seconds, cpu_seconds = before - self._start - self._evaluating
-        returns = self._evaluate(self.model, episodes) if episodes else None
+        returns = self._evaluate(episodes) if episodes else None
         row = {
             "step": self.model.num_timesteps,
             "train_return": float(np.mean(self._returns)) if self._returns else None,
@@ -124,7 +123,7 @@ def train(run: Run, on_row: Callable[[Row], None] = lambda row: None) -> list[Ro
     `on_row` sees each row's own columns as soon as there are any.
     """
     torch.set_num_threads(1)  # runs go side by side, one core each
-    task, algorithm, settings = find_task(run.task), find_algorithm(run.algorithm), run.settings()
+    task, settings = find_task(run.task), run.settings()
     constant = {
         **run.identity(),
         "overrides": dict(run.overrides),
@@ -132,36 +131,25 @@ def train(run: Run, on_row: Callable[[Row], None] = lambda row: None) -> list[Ro
         "environment": task.as_json(),
         **provenance(),
     }
-    model = algorithm.make(task, settings, run.seed)
+    model = find_algorithm(run.algorithm).make(task, settings, run.seed)
     env = model.get_env()
-    evaluation_env = _evaluation_env(task, run.seed, model)
+    assert env is not None
+    evaluated: VecEnv = task.make_vector(_EVALUATION_ENVS, run.seed + _EVALUATION_SEED)
+    if isinstance(env, VecNormalize):  # observations as in training, rewards as they are
+        evaluated = VecNormalize(evaluated, training=False, norm_reward=False)
 
-    def evaluate(model: BaseAlgorithm, episodes: int) -> list[float]:
+    def evaluate(episodes: int) -> list[float]:
         # From the same starts every time, whatever the algorithm
-        evaluation_env.seed(run.seed + _EVALUATION_SEED)
+        evaluated.seed(run.seed + _EVALUATION_SEED)
         if isinstance(env, VecNormalize):
-            sync_envs_normalization(env, evaluation_env)
+            sync_envs_normalization(env, evaluated)
         returns, _ = evaluate_policy(
-            model, evaluation_env, episodes, deterministic=True, return_episode_rewards=True
+            model, evaluated, episodes, deterministic=True, return_episode_rewards=True
         )
         assert isinstance(returns, list)
         return [float(value) for value in returns]
 
     curve = LearningCurve(run.steps, evaluate, on_row)
-    try:
+    with closing(env), closing(evaluated):
         model.learn(run.steps, callback=curve)
-    finally:
-        evaluation_env.close()
-        if env is not None:
-            env.close()
     return [constant | row for row in curve.rows]
-
-
-def _evaluation_env(task: Task, seed: int, model: BaseAlgorithm) -> VecEnv:
-    """Environments of their own; observations are as in training, rewards never normalised."""
-    env = task.make_vector(_EVALUATION_ENVS, seed + _EVALUATION_SEED)
-    if isinstance(model, Udrl):
-        return Commanded(env, model.evaluation_command)
-    if isinstance(model.get_env(), VecNormalize):
-        return VecNormalize(env, training=False, norm_reward=False)
-    return env

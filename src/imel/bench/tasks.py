@@ -83,47 +83,42 @@ class Task:
         return {"env_id": self.env_id, "env_kwargs": dict(self.env_kwargs), "wrapper": wrapper}
 
 
+def _named(*tasks: Task) -> dict[str, Task]:
+    return {task.name: task for task in tasks}
+
+
 # Neither contact forces in the observation (the paper has none) nor their cost in the reward
 _NO_CONTACT = {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0}
 
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task("mountaincar", "MountainCarContinuous-v0", steps=60_000),
-        Task("inverted-pendulum", "InvertedPendulum-v5", steps=100_000),
-        Task("double-pendulum", "InvertedDoublePendulum-v4"),  # v5 has 9 dimensions, not 11
-        Task("hopper", "Hopper-v5"),
-        Task("walker2d", "Walker2d-v5"),
-        Task("halfcheetah", "HalfCheetah-v5"),
-        Task("ant", "Ant-v5", env_kwargs=_NO_CONTACT),
-        Task("humanoid", "Humanoid-v5", env_kwargs=_NO_CONTACT, wrapper=WithoutBodyMasses),
-    )
-}
+TASKS = _named(
+    Task("mountaincar", "MountainCarContinuous-v0", steps=60_000),
+    Task("inverted-pendulum", "InvertedPendulum-v5", steps=100_000),
+    Task("double-pendulum", "InvertedDoublePendulum-v4"),  # v5 has 9 dimensions, not 11
+    Task("hopper", "Hopper-v5"),
+    Task("walker2d", "Walker2d-v5"),
+    Task("halfcheetah", "HalfCheetah-v5"),
+    Task("ant", "Ant-v5", env_kwargs=_NO_CONTACT),
+    Task("humanoid", "Humanoid-v5", env_kwargs=_NO_CONTACT, wrapper=WithoutBodyMasses),
+)
 
-UNTUNED_TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task("swimmer", "Swimmer-v5"),
-        Task("reacher", "Reacher-v5"),
-        Task("pusher", "Pusher-v5"),
-        Task("bipedal-walker", "BipedalWalker-v3"),
-        Task("lunar-lander", "LunarLander-v3", env_kwargs={"continuous": True}),
-    )
-}
+UNTUNED_TASKS = _named(
+    Task("swimmer", "Swimmer-v5"),
+    Task("reacher", "Reacher-v5"),
+    Task("pusher", "Pusher-v5"),
+    Task("bipedal-walker", "BipedalWalker-v3"),
+    Task("lunar-lander", "LunarLander-v3", env_kwargs={"continuous": True}),
+)
 """Continuous tasks on which no setting was ever chosen."""
 
-SPACE_TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task("CartPole-v1", "CartPole-v1", steps=50_000),
-        Task("Acrobot-v1", "Acrobot-v1", steps=100_000),
-        Task("MountainCar-v0", "MountainCar-v0", steps=100_000),
-        Task("LunarLander-v3", "LunarLander-v3"),
-        Task("levers", "imel.bench.space_tasks:Levers-v0", steps=10_000),
-        Task("sensors", "imel.bench.space_tasks:Sensors-v0", steps=10_000),
-        Task("catch", "imel.bench.space_tasks:Catch-v0", steps=20_000),
-    )
-}
+SPACE_TASKS = _named(
+    Task("CartPole-v1", "CartPole-v1", steps=50_000),
+    Task("Acrobot-v1", "Acrobot-v1", steps=100_000),
+    Task("MountainCar-v0", "MountainCar-v0", steps=100_000),
+    Task("LunarLander-v3", "LunarLander-v3"),
+    Task("levers", "imel.bench.space_tasks:Levers-v0", steps=10_000),
+    Task("sensors", "imel.bench.space_tasks:Sensors-v0", steps=10_000),
+    Task("catch", "imel.bench.space_tasks:Catch-v0", steps=20_000),
+)
 """Discrete actions, and observations that are no vectors."""
 
 
@@ -132,19 +127,12 @@ def find_task(name: str) -> Task:
     named = TASKS | UNTUNED_TASKS | SPACE_TASKS
     if name in named:
         return named[name]
-    if name == "pendulum":
-        raise ImelError(
-            "the task 'pendulum' is called inverted-pendulum (InvertedPendulum-v5); "
-            "Gymnasium's pendulum is Pendulum-v1"
-        )
     module, _, env_id = name.rpartition(":")  # Gymnasium's `module:id` for ids a module registers
     try:
         if module:
             importlib.import_module(module)
         gymnasium.spec(env_id)
     except (gymnasium.error.Error, ImportError) as error:
-        hint = nearest_name(name, named)
-        raise ImelError(
-            f"'{name}' is neither a task nor an environment ({error}); {hint}"
-        ) from None
+        reason = f"'{name}' is neither a task nor an environment ({error})"
+        raise ImelError(f"{reason}; {nearest_name(name, named)}") from None
     return Task(name, name)

@@ -16,21 +16,20 @@ from imel.explorer import DEMO
 from imel.extras import require
 from imel.pictures.rendering import prepare_drawing
 
-_DESCRIPTION = """\
-Open a local web page over a run: for every step of an episode the lessons that taught the action,
-or of one of the paper's policies the memories that made it. Forget some, and see what the policy
-does without them. Nothing on disk is changed.
-
-examples:
-  imel explore --demo
-  imel explore runs/mountaincar
-  imel explore runs/cheetah --port 9000 --no-browser
-  imel explore model.safetensors --env Pendulum-v1"""
-
 
 @dataclass(frozen=True)
 class ExploreArguments(StoredRunArguments):
-    """What is shown, and where it is served."""
+    """Open a local web page over a run that takes every action of an episode apart.
+
+    It shows the lessons that taught the action, or of a policy without lessons the memories that
+    made it. Forget some, and see what the policy does without them. Nothing on disk is changed.
+
+    examples:
+      imel explore --demo
+      imel explore runs/mountaincar
+      imel explore runs/cheetah --port 9000 --no-browser
+      imel explore model.safetensors --env Pendulum-v1
+    """
 
     demo: Flag = False
     """Open a small trained run that comes with imel, in the place of RUN."""
@@ -48,7 +47,7 @@ def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     if "--demo" in argv:
         argv = [str(DEMO), *argv]
-    arguments: ExploreArguments = parse(ExploreArguments, argv, "imel explore", _DESCRIPTION)
+    arguments: ExploreArguments = parse(ExploreArguments, argv, "imel explore")
     if arguments.port is not None and not 1 <= arguments.port < 1 << 16:
         raise SettingsError(f"port={arguments.port} is not between 1 and {(1 << 16) - 1}")
     for name in ("fastapi", "uvicorn"):
@@ -59,8 +58,7 @@ def run(argv: Sequence[str]) -> int:
     from imel.explorer.session import Session
 
     check_host(arguments.host, arguments.allow_remote)
-    session = Session(arguments.open())
-    try:
+    with contextlib.closing(Session(arguments.open())) as session:
         insight = session.prepare()  # a damaged model is refused here
         with open_port(arguments.host, arguments.port) as listener:
             name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
@@ -71,6 +69,4 @@ def run(argv: Sequence[str]) -> int:
                 webbrowser.open(address)
             with contextlib.suppress(KeyboardInterrupt):  # which is how it is meant to end
                 serve(session, arguments.host, listener)
-    finally:
-        session.close()
     return 0

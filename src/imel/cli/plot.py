@@ -2,120 +2,96 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import torch
 import tyro
 
-from imel.cli.arguments import RunPath, parse
+from imel.cli.arguments import StoredRunArguments, parse
 from imel.errors import ImelError
-from imel.pictures.run import DOTS_PER_INCH, draw_run, training_surfaces, update_step
-from imel.pictures.surface import save_animation
-from imel.pictures.update import update_figure
+from imel.pictures.policy_figures import save_animation, update_figure
+from imel.pictures.run_pictures import draw_run, training_surfaces, update_step
 from imel.runs import layout
-from imel.runs.stored import find_run
-
-_DESCRIPTION = """\
-Draw a run's learning curve (curve.png) and its policy with the memories (policy.png) again.
-
-`imel plot update RUN` draws one update step as in the paper's Figure 1, `imel plot animation RUN`
-the policy from checkpoint to checkpoint; see `imel plot update --help`.
-
-examples:
-  imel plot runs/mountaincar
-  imel plot runs/cheetah --action 3
-  imel plot update runs/cheetah --iteration 40
-  imel plot animation runs/mountaincar --out training.gif"""
-
-_UPDATE = """\
-Draw one update step as in the paper's Figure 1, against the first principal component of the
-states: the old policy, the improved mean of each new experience, and the new policy.
-
-A run keeps some checkpoints; the one nearest to --iteration is drawn. Its memory holds the last
-batch it learned from, with the means of the policy that acted: nothing is played or trained again.
-
-examples:
-  imel plot update runs/cheetah
-  imel plot update runs/cheetah --iteration 40 --action 3"""
-
-_ANIMATION = """\
-Draw the policy's mean over the state, and the memories, at each checkpoint of a run as a GIF. Of
-a state with more than two dimensions the plane of the last model's principal components is shown.
-
-A run keeps as many checkpoints as `imel train --checkpoints-kept` says.
-
-examples:
-  imel plot animation runs/mountaincar"""
 
 
 @dataclass(frozen=True)
-class PlotArguments:
-    """What is drawn."""
+class PlotArguments(StoredRunArguments):
+    """Draw a run's learning curve (curve.png) and its policy with the memories (policy.png) again.
 
-    run: RunPath
-    """A run directory, or a model file in one."""
+    `imel plot update RUN` draws one update step as in the paper's Figure 1, `imel plot animation
+    RUN` the policy from checkpoint to checkpoint; see `imel plot update --help`.
+
+    examples:
+      imel plot runs/mountaincar
+      imel plot runs/cheetah --action 3
+      imel plot update runs/cheetah --iteration 40
+      imel plot animation runs/mountaincar --out training.gif
+    """
+
     action: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
     """The action dimension to show, from 0. By default the one that varies most in memory."""
 
 
 @dataclass(frozen=True)
 class AnimationArguments(PlotArguments):
-    """Which run, and where the animation is written."""
+    """Draw the policy's mean over the state, and the memories, at each checkpoint as a GIF.
+
+    Of a state with more than two dimensions the plane of the last model's principal components is
+    shown. A run keeps as many checkpoints as `imel train --checkpoints-kept` says.
+
+    examples:
+      imel plot animation runs/mountaincar
+    """
 
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
     """The file to write. By default one in the run directory."""
 
+    def target(self, name: str) -> Path:
+        """Return the file to write; refuse one of another kind before anything is computed."""
+        if self.out is None:
+            return (self.run if self.run.is_dir() else self.run.parent) / name
+        if self.out.suffix.lower() != Path(name).suffix:
+            raise ImelError(f"{self.out} is not the name of a {Path(name).suffix} file")
+        return self.out
+
 
 @dataclass(frozen=True)
 class UpdateArguments(AnimationArguments):
-    """Which update, and where the picture is written."""
+    """Draw one update step as in the paper's Figure 1.
+
+    Against the first principal component of the states: the old policy, the improved mean of each
+    new experience, and the new policy. A run keeps some checkpoints; the one nearest to --iteration
+    is drawn. Its memory holds the last batch it learned from, with the means of the policy that
+    acted: nothing is played or trained again.
+
+    examples:
+      imel plot update runs/cheetah
+      imel plot update runs/cheetah --iteration 40 --action 3
+    """
 
     iteration: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
     """The number of the update, from 1; the nearest that a checkpoint knows is drawn. By default
     the last."""
 
 
+_KINDS = {"update": UpdateArguments, "animation": AnimationArguments}
+
+
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    torch.set_num_threads(1)
-    kinds: dict[str, Callable[[Sequence[str]], Path]] = {
-        "update": _draw_update,
-        "animation": _draw_animation,
-    }
-    if argv and argv[0] in kinds:
-        print(kinds[argv[0]](argv[1:]))
-        return 0
-    arguments: PlotArguments = parse(PlotArguments, argv, "imel plot", _DESCRIPTION)
-    stored = find_run(arguments.run)
-    for path in draw_run(stored.folder, stored.load(), stored.config, arguments.action):
-        print(path)
+    kind = argv[0] if argv and argv[0] in _KINDS else ""
+    kind_arguments = _KINDS.get(kind, PlotArguments), argv[1:] if kind else argv
+    given: Any = parse(*kind_arguments, f"imel plot {kind}".rstrip())
+    stored = given.open()
+    if kind == "update":
+        written = [given.target(layout.UPDATE)]
+        update_figure(update_step(stored, given.iteration, given.action)).savefig(written[0])
+    elif kind == "animation":
+        written = [given.target(layout.ANIMATION)]
+        save_animation(training_surfaces(stored, given.action), written[0])
+    else:
+        written = draw_run(stored.folder, stored.load(), stored.config, given.action)
+    print("\n".join(map(str, written)))
     return 0
-
-
-def _draw_update(argv: Sequence[str]) -> Path:
-    arguments: UpdateArguments = parse(UpdateArguments, argv, "imel plot update", _UPDATE)
-    out = _target(arguments, layout.UPDATE)
-    figure = update_figure(update_step(arguments.run, arguments.iteration, arguments.action))
-    figure.savefig(out, dpi=DOTS_PER_INCH)
-    return out
-
-
-def _draw_animation(argv: Sequence[str]) -> Path:
-    name = "imel plot animation"
-    arguments: AnimationArguments = parse(AnimationArguments, argv, name, _ANIMATION)
-    out = _target(arguments, layout.ANIMATION)
-    save_animation(training_surfaces(arguments.run, arguments.action), out)
-    return out
-
-
-def _target(arguments: AnimationArguments, name: str) -> Path:
-    """The file to write, refused before anything is computed if it is of another kind."""
-    if arguments.out is None:
-        return (arguments.run if arguments.run.is_dir() else arguments.run.parent) / name
-    suffix = Path(name).suffix
-    if arguments.out.suffix.lower() != suffix:
-        raise ImelError(f"{arguments.out} is not the name of a {suffix} file")
-    return arguments.out

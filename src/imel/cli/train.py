@@ -24,7 +24,7 @@ from imel.checkpoints.run_checkpoints import differences
 from imel.cli.arguments import Flag, parse, peek, split_flags
 from imel.environments.envpool import usable_cores
 from imel.errors import CheckpointError, ImelError, SettingsError
-from imel.pictures.run import draw_run
+from imel.pictures.run_pictures import draw_run
 from imel.policies import Policy
 from imel.registry import find_policy, policies
 from imel.runs import layout

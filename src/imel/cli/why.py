@@ -18,28 +18,14 @@ from rich.table import Table
 
 from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.distributions import vector
-from imel.environments.playing import names_in
+from imel.environments.playing import environment_of, play_policy
 from imel.errors import SettingsError
 from imel.explain import Explanation, LessonExplanation, explain, familiarity_of
 from imel.explain.explanation import COLUMNS
-from imel.pictures.why import Chosen, Why, draw_frames
+from imel.pictures.why_frames import Why, why_figure
 from imel.policies import Policy
-from imel.policies.names import DimensionNames
-from imel.runs.deletion import visited_states
+from imel.policies.names import names_of
 from imel.runs.evaluation import EVALUATION_SEED
-
-_DESCRIPTION = """\
-Play an episode with a policy's mean action, and say what made the action at one step, or at its
-most and at its least familiar one: the lessons of a RidgePolicy, the memories of one of the
-paper's policies.
-
-examples:
-  imel why runs/cheetah
-  imel why runs/cheetah --step 100 --frame why.png
-  imel why runs/cheetah --step 100 --without-lesson 412 413
-  imel why runs/cheetah-mki --step 100 --without-episode 412
-  imel why model.safetensors --env Pendulum-v1 --json"""
-
 
 _MEMORY = ("rows", "weights", "contributions", *COLUMNS)
 _LESSON = ("episodes", "counts", "steps", "lengths", "returns", "contributions")
@@ -47,7 +33,18 @@ _LESSON = ("episodes", "counts", "steps", "lengths", "returns", "contributions")
 
 @dataclass(frozen=True)
 class WhyArguments(StoredRunArguments):
-    """Which action is explained, and how."""
+    """Play an episode with a policy's mean action, and say what made the action at a step.
+
+    By default at its most and at its least familiar step. It is made of the lessons of a policy
+    that has some (ridge), and of the memories of another one (all of the paper's).
+
+    examples:
+      imel why runs/cheetah
+      imel why runs/cheetah --step 100 --frame why.png
+      imel why runs/cheetah --step 100 --without-lesson 412 413
+      imel why runs/cheetah-mki --step 100 --without-episode 412
+      imel why model.safetensors --env Pendulum-v1 --json
+    """
 
     step: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
     """The step of the episode, from 0. By default the most and the least familiar one."""
@@ -56,11 +53,11 @@ class WhyArguments(StoredRunArguments):
     memories: int = 8
     """How many lessons or memories are listed."""
     without_lesson: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N")] = ()
-    """Episodes whose lessons a RidgePolicy is to do without; their numbers are in the table. The
+    """Episodes whose lessons the policy is to do without; their numbers are in the table. The
     episode played is that of the whole policy, and what it would do instead is shown at the same
     step."""
     without_episode: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N")] = ()
-    """The same for the memories of some episodes, of one of the paper's policies."""
+    """The same for the memories of some episodes, of a policy without lessons."""
     frame: Annotated[Path | None, tyro.conf.arg(metavar="PNG")] = None
     """Also draw the state beside those of the first lessons or memories, into this file."""
     json: Flag = False
@@ -69,93 +66,73 @@ class WhyArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: WhyArguments = parse(WhyArguments, argv, "imel why", _DESCRIPTION)
+    arguments: WhyArguments = parse(WhyArguments, argv, "imel why")
     if arguments.frame is not None and arguments.frame.suffix.lower() != ".png":
         raise SettingsError(f"{arguments.frame} is not the name of a .png file")
     stored = arguments.open(memories=1)
-    env = stored.environment()
-    policy = Policy.load(str(stored.model_path))
-    states = visited_states(policy, env, arguments.seed)
-    ridge = policy.lessons is not None
-    without = _without(arguments, ridge)
-    names = names_in(env, policy.dimensions)
-    chosen = [
-        _explained(policy, name, step, states[step], without, names)
-        for name, step in choose_steps(policy, states, arguments.step)
-    ]
+    env, seed, count = stored.environment(), arguments.seed, arguments.memories
+    policy = Policy.load(stored.checkpoint)
+    left_out = _left_out(policy, arguments)
+    with environment_of(policy, env) as played:
+        states = np.array([decision.state for decision, _ in play_policy(played, policy, seed)])
+        names = names_of(played, policy.dimensions)
+    if not arguments.json:
+        print(f"{env}, {type(policy).__name__}, an episode of {len(states)} steps (seed {seed})")
+    explained, documents = dict[int, Why](), list[dict[str, Any]]()
+    for name, step in choose_steps(policy, states, arguments.step):
+        why = explained[step] = explain(policy, states[step], names=names)
+        without = explain(policy, states[step], names=names, **left_out) if left_out else None
+        if arguments.json:
+            other = None if without is None else _document(without, count)
+            document = {"step": step, "chosen": name, **_document(why, count), "without": other}
+            documents.append(document)
+        else:
+            change = [_counterfactual(why, without, *left_out.values())] if left_out else []
+            _print(f"\nstep {step} ({name})", why, change, count)
     if arguments.json:
-        document = {
-            "env": env,
-            "model": str(stored.model_path),
-            "seed": arguments.seed,
-            "steps": len(states),
-            "explained": [_document(each, arguments.memories) for each in chosen],
-        }
-        print(json.dumps(document, indent=2))
-    else:
-        title = f"{env}, {type(policy).__name__}, an episode of {len(states)} steps"
-        print(f"{title} (seed {arguments.seed})")
-        for each in chosen:
-            _print(each, arguments.memories, without)
+        about = {"env": env, "model": str(stored.model_path), "seed": seed, "steps": len(states)}
+        print(json.dumps({**about, "explained": documents}, indent=2, default=np.ndarray.tolist))
     if arguments.frame is not None:
-        note = draw_frames(arguments.frame, policy, env, arguments.seed, chosen)
+        figure, note = why_figure(policy, env, seed, explained)
+        figure.savefig(arguments.frame, bbox_inches="tight")
         where = sys.stderr if arguments.json else sys.stdout
-        print(f"picture: {arguments.frame}{'' if note is None else f' ({note})'}", file=where)
+        print(f"picture: {arguments.frame}{f' ({note})' if note else ''}", file=where)
     return 0
 
 
 def choose_steps(policy: Policy, states: NDArray[Any], step: int | None) -> list[tuple[str, int]]:
-    """The step asked for, or the first of the most and of the least familiar ones."""
+    """Return the step asked for, or the first of the most and of the least familiar ones."""
+    last = len(states) - 1
     if step is not None:
-        if not 0 <= step < len(states):
-            raise SettingsError(
-                f"step={step}: the episode has {len(states)} steps, 0 to {len(states) - 1}"
-            )
+        if not 0 <= step <= last:
+            raise SettingsError(f"step={step}: the episode has {last + 1} steps, 0 to {last}")
         return [("asked for", step)]
     scores = familiarity_of(policy)(torch.as_tensor(states, device=policy.device))
     if np.isnan(scores).any():
         return [("the first; the memory holds a single episode to compare with", 0)]
-    most, least = int(scores.argmax()), int(scores.argmin())
-    chosen = [("the most familiar", most), ("the least familiar", least)]
-    return chosen if most != least else chosen[:1]
+    chosen = {int(scores.argmin()): "the least familiar", int(scores.argmax()): "the most familiar"}
+    return [(name, place) for place, name in reversed(chosen.items())]
 
 
-def _without(arguments: WhyArguments, ridge: bool) -> tuple[int, ...]:
-    """Return the episodes to do without; refuse the flag of the other family."""
-    if ridge and arguments.without_episode:
-        raise SettingsError("a RidgePolicy is a sum of lessons: leave some out by --without-lesson")
-    if not ridge and arguments.without_lesson:
-        raise SettingsError("only a RidgePolicy has lessons: leave out by --without-episode")
-    return arguments.without_lesson or arguments.without_episode
+def _left_out(policy: Policy, arguments: WhyArguments) -> dict[str, tuple[int, ...]]:
+    """Return what `explain` is to do without; refuse the flag of the other kind of policy."""
+    lessons, episodes = arguments.without_lesson, arguments.without_episode
+    taught = policy.lessons is not None
+    if taught and episodes:
+        raise SettingsError("the policy is a sum of lessons: leave some out by --without-lesson")
+    if lessons and not taught:
+        raise SettingsError("the policy has no lessons: leave memories out by --without-episode")
+    if not lessons and not episodes:
+        return {}
+    return {"without_lessons": lessons} if taught else {"without_episodes": episodes}
 
 
-def _explained(
-    policy: Policy,
-    name: str,
-    step: int,
-    state: NDArray[Any],
-    without: tuple[int, ...],
-    names: DimensionNames,
-) -> Chosen:
-    left_out = "without_lessons" if policy.lessons is not None else "without_episodes"
-    otherwise = explain(policy, state, names=names, **{left_out: without}) if without else None
-    return Chosen(name, step, explain(policy, state, names=names), otherwise)
-
-
-# --- what is said: a table on a terminal, plain lines in a pipe, or JSON ---
-
-
-def _print(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
+def _print(title: str, why: Why, change: list[str], count: int) -> None:
     """Print one step in words, and the first memories or lessons behind it."""
-    why, console = chosen.why, Console(highlight=False, markup=False)
-    console.print()
-    console.print(f"step {chosen.step} ({chosen.name})", style="bold", soft_wrap=True)
-    said = why.sentences()
-    if isinstance(why, Explanation):
-        said.insert(0, f"state {vector(why.observation, 12)}")
-    if chosen.otherwise is not None:
-        said.append(_counterfactual(why, chosen.otherwise, without))
-    for line in said:
+    console = Console(highlight=False, markup=False)
+    console.print(title, style="bold", soft_wrap=True)
+    state = [f"state {vector(why.observation, 12)}"] if isinstance(why, Explanation) else []
+    for line in [*state, *why.sentences(), *change]:
         # A terminal's lines are broken between words, those in a pipe are left whole
         console.print(line, soft_wrap=not console.is_terminal)
     if not console.is_terminal:
@@ -169,63 +146,40 @@ def _print(chosen: Chosen, count: int, without: tuple[int, ...]) -> None:
     console.print(table)
 
 
-def _counterfactual(why: Why, otherwise: Any, without: tuple[int, ...]) -> str:
+def _counterfactual(why: Why, without: Any, episodes: tuple[int, ...]) -> str:
     """Say what the policy would do without some episodes, or without what they taught it."""
-    names, plural = ", ".join(map(str, without)), "s" if len(without) > 1 else ""
-    change = (
-        f"{otherwise.answer}, a change of {why.in_units(otherwise.mean - why.mean, change=True)}"
-    )
-    if why.columns_of_logits:
-        change += f" in the {why.columns_of_logits}"
+    names, plural = ", ".join(map(str, episodes)), "s" if len(episodes) > 1 else ""
+    change = why.in_units(without.mean - why.mean, change=True)
+    logits = f" in the {why.columns_of_logits}" if why.columns_of_logits else ""
+    change = f"{without.answer}, a change of {change}{logits}"
     if isinstance(why, LessonExplanation):
         return f"without the lesson{plural} of {names}: {change}"
-    left = len(why.rows) - len(otherwise.rows)
-    lost = why.weights[np.isin(why.episodes, without)].sum()
+    left = len(why.rows) - len(without.rows)
+    lost = why.weights[np.isin(why.episodes, episodes)].sum()
     weight = f", whose weight here is {lost:.1%}" if why.kind != "none" else ""
     return (
         f"without episode{plural} {names} ({left} memories{weight}): {change}; "
-        f"familiarity {100 * otherwise.familiarity:.0f} % instead of {100 * why.familiarity:.0f} %"
+        f"familiarity {100 * without.familiarity:.0f} % instead of {100 * why.familiarity:.0f} %"
     )
 
 
-def _document(chosen: Chosen, count: int) -> dict[str, Any]:
-    """Return the same as JSON."""
-    otherwise = chosen.otherwise
-    return {
-        "step": chosen.step,
-        "chosen": chosen.name,
-        **_explanation(chosen.why, count),
-        "without": None if otherwise is None else _explanation(otherwise, count),
-    }
-
-
-def _explanation(why: Why, count: int) -> dict[str, Any]:
-    document = {
-        "observation": why.observation.tolist(),
-        "mean": why.mean.tolist(),
-        "answer": why.answer,
-        "state_names": list(why.names.state),
-        "action_names": list(why.names.action),
-        "probabilities": why.distribution.shown(why.mean).tolist()
-        if why.distribution.sizes
-        else None,
-        "kind": why.kind,
-        "exact": why.exact,
+def _document(why: Why, count: int) -> dict[str, Any]:
+    """Return the same for JSON."""
+    names = ("observation", "mean", "answer", "kind", "exact")
+    document = {name: getattr(why, name) for name in names} | {
+        "state_names": why.names.state,
+        "action_names": why.names.action,
+        "probabilities": why.distribution.shown(why.mean) if why.distribution.sizes else None,
         "familiarity": None if np.isnan(why.familiarity) else why.familiarity,
     }
     if isinstance(why, LessonExplanation):
-        return document | {
-            "sentence": why.sentence(),
-            "sensitivity": why.sensitivity.tolist(),
-            "lessons": _rows(why.lessons, _LESSON, count),
-        }
-    return document | {
-        "effective_neighbours": why.effective_neighbours,
-        "memories": _rows(why, _MEMORY, count),
-    }
+        said = {"sentence": why.sentence(), "sensitivity": why.sensitivity}
+        return document | said | {"lessons": _rows(why.lessons, _LESSON, count)}
+    about = {"effective_neighbours": why.effective_neighbours}
+    return document | about | {"memories": _rows(why, _MEMORY, count)}
 
 
 def _rows(table: Any, columns: tuple[str, ...], count: int) -> list[dict[str, Any]]:
     """Return the first rows of columns that are attributes."""
-    most = min(count, len(getattr(table, columns[0])))
-    return [{name: getattr(table, name)[i].tolist() for name in columns} for i in range(most)]
+    values = (getattr(table, name)[:count].tolist() for name in columns)
+    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]

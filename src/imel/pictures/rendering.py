@@ -28,6 +28,8 @@ _QUALITY = 82
 _LARGEST = 640
 """Pixels of a picture's longer side."""
 _HINT = "MuJoCo needs a display, or MUJOCO_GL=egl or osmesa"
+_POSED = ("Continuous_MountainCarEnv", "MountainCarEnv", "CartPoleEnv", "InvertedPendulumEnv")
+"""Environments that observe their whole state as it is."""
 
 
 def prepare_drawing() -> None:
@@ -37,11 +39,10 @@ def prepare_drawing() -> None:
     """
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if sys.platform != "linux" or display:
-        return
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-    if ctypes.util.find_library("EGL"):
-        os.environ.setdefault("MUJOCO_GL", "egl")
+    if sys.platform == "linux" and not display:
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        if ctypes.util.find_library("EGL"):
+            os.environ.setdefault("MUJOCO_GL", "egl")
 
 
 def picture(env: Environment) -> bytes:
@@ -54,7 +55,7 @@ def picture(env: Environment) -> bytes:
 
 
 def pixels_of(env: Environment) -> Array:
-    """What the environment looks like now."""  # [height, width, 3]
+    """Render the environment to pixels."""  # [height, width, 3]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of libraries that are imported by the first picture
@@ -74,43 +75,25 @@ def pose(env: Environment, observation: Array) -> None:
     It is checked by the environment itself: what it would observe there must be the observation.
     """
     inner: Any = env.unwrapped
-    name = type(inner).__name__
+    name, seen = type(inner).__name__, np.asarray(observation, dtype=np.float64)
+    # MuJoCo's locomotion tasks observe all joints except their place on the ground
+    structure = getattr(inner, "observation_structure", {})
     if name == "PendulumEnv":
-        inner.state = np.array([np.arctan2(observation[1], observation[0]), observation[2]])
-        inner.last_u = None
+        inner.state, inner.last_u = np.array([np.arctan2(seen[1], seen[0]), seen[2]]), None
         observed = inner._get_obs()
     elif name == "AcrobotEnv":
-        cosines, sines = observation[[0, 2]], observation[[1, 3]]
-        inner.state = np.concatenate([np.arctan2(sines, cosines), observation[4:]])
+        inner.state = np.concatenate([np.arctan2(seen[[1, 3]], seen[[0, 2]]), seen[4:]])
         observed = inner._get_ob()
-    elif name in _POSED or _is_locomotion(inner):
-        observed = _set_state(inner, np.asarray(observation, dtype=np.float64))
-    else:
+    elif name not in _POSED and not {"skipped_qpos", "qvel"} <= structure.keys():
         raise ImelError(f"{name} cannot be put into a remembered state")
-    visible = observed[: len(observation)]
-    if not np.allclose(visible, observation[: len(visible)], rtol=1e-3, atol=1e-3):
+    elif hasattr(inner, "set_state"):
+        skipped = structure.get("skipped_qpos", 0)
+        positions = inner.model.nq - skipped
+        place = inner.init_qpos.copy()
+        place[skipped:] = seen[:positions]
+        inner.set_state(place, seen[positions : positions + inner.model.nv])
+        observed = inner._get_obs()[:positions]
+    else:
+        inner.state = observed = seen
+    if not np.allclose(observed, seen[: len(observed)], rtol=1e-3, atol=1e-3):
         raise UnclearStateError("the observation does not determine what is to be drawn")
-
-
-_POSED = ("Continuous_MountainCarEnv", "MountainCarEnv", "CartPoleEnv", "InvertedPendulumEnv")
-"""Environments that observe their whole state as it is."""
-
-
-def _is_locomotion(inner: Any) -> bool:
-    """Return whether a MuJoCo task observes all joints except its place on the ground."""
-    structure = getattr(inner, "observation_structure", {})
-    return "skipped_qpos" in structure and "qvel" in structure
-
-
-def _set_state(inner: Any, observation: Array) -> Array:
-    """Set the observed state; return the visible part of it as observed afterwards."""
-    if not hasattr(inner, "set_state"):
-        inner.state = observation
-        return observation
-    skipped = getattr(inner, "observation_structure", {}).get("skipped_qpos", 0)
-    positions = inner.model.nq - skipped
-    place = inner.init_qpos.copy()
-    place[skipped:] = observation[:positions]
-    inner.set_state(place, observation[positions : positions + inner.model.nv])
-    observed: Array = inner._get_obs()
-    return observed[:positions]

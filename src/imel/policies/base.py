@@ -35,6 +35,7 @@ from imel.policies.names import Dimensions
 from imel.policies.spaces import check_spaces, make_extractor, state_names
 
 if TYPE_CHECKING:
+    from imel.checkpoints.checkpoint import Source
     from imel.explain.explanation import Readable
     from imel.learner import LearnerState
     from imel.policies.names import DimensionNames
@@ -281,7 +282,7 @@ class Policy(BasePolicy):
         save_policy(self, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], device: torch.device | str = "cpu") -> Self:
+    def load(cls, path: Source, device: torch.device | str = "cpu") -> Self:
         """Read a policy from a checkpoint of a policy or of a whole model."""
         from imel.checkpoints.model_file import load_policy
 

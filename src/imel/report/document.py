@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from matplotlib.figure import Figure
 
 from imel.errors import ImelError
-from imel.report.aggregate import ablation_figure, profile_figure, scores_figure
-from imel.report.learning_curves import COST, EVALUATION, PAPER, TRAINING, curves_figure
-from imel.report.markdown import (
-    ablation_table,
-    comparison_table,
-    published_table,
-    scores_table,
-    task_table,
-)
-from imel.report.names import algorithm_name, short_steps
+from imel.report import figures, markdown
+from imel.report.labels import escaped, short_steps
 from imel.report.results import Results, panel_title
-from imel.report.scores import scales
+from imel.report.scores import scores_of
 
 PAPER_FIGURES: Mapping[str, tuple[str, ...]] = {
     # Walker2d and HalfCheetah both have the dimensions of Figure 2's second panel (Paper note 14)
@@ -32,10 +24,10 @@ PAPER_ALGORITHMS = (*PAPER_POLICIES, "trpo-plain", "trpo")
 """The paper ran TRPO without normalisation; the zoo's is today's."""
 
 _CURVES = {
-    "curves-paper.png": PAPER,
-    "curves-training.png": TRAINING,
-    "curves-evaluation.png": EVALUATION,
-    "curves-time.png": COST,
+    "curves-paper.png": figures.PAPER,
+    "curves-training.png": figures.TRAINING,
+    "curves-evaluation.png": figures.EVALUATION,
+    "curves-time.png": figures.COST,
 }
 _DOTS_PER_INCH = 130
 _ENOUGH = 5
@@ -47,6 +39,12 @@ exploring policy over the last 10 % of the steps. P is the probability that a ru
 deterministic return; a difference is one of deterministic returns, in bold where its interval
 excludes zero. Where both have the same seeds they are drawn in pairs. A ratio of processor times,
 evaluations not counted, is the median over the seeds that both have on processors of one kind."""
+_SCORES = """\
+Scores are (return - random) / ({0} - random): 0 is acting at random, 1 the interquartile mean of \
+{0}. Over all tasks: the interquartile mean of all runs, in which every task weighs the same; \
+intervals by a bootstrap within tasks. A score over fewer of the tasks says so and does not \
+compare with one over all. A run has failed if its score is below half of the median that the \
+algorithm reaches on its task."""
 _PUBLISHED = """\
 Means over seeds, beside means of ten seeds in the [recorded results of
 Tianshou](https://github.com/thu-ml/tianshou/tree/master/examples/mujoco) after as many steps. Those
@@ -58,10 +56,26 @@ magnitude. SAC is off-policy, and takes many times the processor time."""
 class Report:
     """Text in Markdown, and figures by the file names the text shows them under."""
 
-    body: str
-    figures: Mapping[str, Figure]
-    notes: tuple[str, ...]
+    images: str
+    """The figures' folder as seen by the text."""
+    parts: list[str] = field(default_factory=list)
+    figures: dict[str, Figure] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
     """What a reader must know of gaps in the results; also part of the text."""
+
+    @property
+    def body(self) -> str:
+        """The text."""
+        return "\n\n".join(self.parts) + "\n"
+
+    def say(self, *parts: str | Sequence[str]) -> None:
+        """Add paragraphs, and tables by their lines."""
+        self.parts.extend(part if isinstance(part, str) else "\n".join(part) for part in parts)
+
+    def show(self, name: str, caption: str, figure: Figure) -> None:
+        """Add a figure."""
+        self.figures[name] = figure
+        self.say(f"![{caption}]({self.images}{name})")
 
 
 def make_report(results: Results, baseline: str, against: Sequence[str], images: str) -> Report:
@@ -73,41 +87,27 @@ def make_report(results: Results, baseline: str, against: Sequence[str], images:
         failed = f"; failed: {'; '.join(results.failures)}" if results.failures else ""
         raise ImelError(f"the store has no finished run{failed}")
     others = [name for name in against if name != baseline and name in results.labels]
-    figures: dict[str, Figure] = {
-        name: curves_figure(results, results.algorithms, kind) for name, kind in _CURVES.items()
-    }
-    curves = (f"![{kind.caption}]({images}{name})" for name, kind in _CURVES.items())
-    sections = ["\n\n".join(["## Learning curves", *curves])]
-    sections.append(_tasks_section(results, baseline, others))
-    notes = _notes(results, baseline)
+    report = Report(images, notes=_notes(results, baseline))
+    report.say("## Learning curves")
+    for name, kind in _CURVES.items():
+        report.show(name, kind.caption, figures.curves_figure(results, results.labels, kind))
+    _add_tasks(report, results, baseline, others)
     if baseline in results.labels:
-        text, drawn, reasons = _scores_section(results, baseline, others, images)
-        figures |= drawn
-        notes += [f"not in the scores over all tasks: {reason}" for reason in reasons]
-        sections.append(text)
-    if published := published_table(results, results.algorithms):
-        sections.append("\n\n".join(["## Published results", _PUBLISHED, "\n".join(published)]))
-    if results.variants:
-        text, drawn = _ablation_section(results, images)
-        figures |= drawn
-        sections.append(text)
-    sections.append(_provenance_section(results, notes))
-    return Report("\n\n".join(sections) + "\n", figures, tuple(notes))
+        _add_scores(report, results, baseline, others)
+    if published := markdown.published_table(results, results.labels):
+        report.say("## Published results", _PUBLISHED, published)
+    _add_provenance(report, results)
+    return report
 
 
 def paper_figure(results: Results, name: str) -> Figure:
     """One of the paper's two figures of learning curves, in its style: NP, MKI and both TRPOs."""
-    tasks = [
-        task
-        for task in results.tasks
-        if task.task in PAPER_FIGURES[name] and any(p in task.groups for p in PAPER_POLICIES)
-    ]
+    named = [task for task in results.tasks if task.task in PAPER_FIGURES[name]]
+    tasks = tuple(task for task in named if task.of(PAPER_POLICIES))
     if not tasks:
-        raise ImelError(
-            f"no finished run of {', '.join(PAPER_POLICIES)} on any of "
-            f"{', '.join(PAPER_FIGURES[name])}"
-        )
-    return curves_figure(replace(results, tasks=tuple(tasks)), PAPER_ALGORITHMS, PAPER)
+        policies, wanted = ", ".join(PAPER_POLICIES), ", ".join(PAPER_FIGURES[name])
+        raise ImelError(f"no finished run of {policies} on any of {wanted}")
+    return figures.curves_figure(replace(results, tasks=tasks), PAPER_ALGORITHMS, figures.PAPER)
 
 
 def png(figure: Figure) -> bytes:
@@ -124,94 +124,57 @@ def _notes(results: Results, baseline: str) -> list[str]:
             f"no run of {baseline}: there are no comparisons, and no scores over all tasks"
         )
     single = [
-        f"{algorithm_name(label)} on {panel_title(results, task)}"
+        f"{markdown.name_cell(group.label)} on {escaped(panel_title(results, task))}"
         for task in results.tasks
-        for label, group in task.groups.items()
+        for group in task.groups.values()
         if len(group.runs) == 1
     ]
     if single:
         notes.append(f"no interval where there is one seed, it takes two: {', '.join(single)}")
-    fewest = min(len(group.runs) for task in results.tasks for group in task.groups.values())
+    fewest = min(len(group.runs) for group in results.groups)
     if fewest < _ENOUGH:
-        notes.append(
-            f"some results rest on {fewest} of the {_ENOUGH} seeds an interval should have"
-        )
+        seeds = f"{fewest} of the {_ENOUGH} seeds an interval should have"
+        notes.append(f"some results rest on {seeds}")
     return notes
 
 
-def _tasks_section(results: Results, baseline: str, others: Sequence[str]) -> str:
-    parts = ["## Task by task", _READING]
+def _add_tasks(report: Report, results: Results, baseline: str, others: Sequence[str]) -> None:
+    report.say("## Task by task", _READING)
     for task in results.tasks:
         if not task.groups:
             continue
-        title = f"### {panel_title(results, task)}"
-        parts.append(f"{title}\n\n{task.task}, {short_steps(task.steps)} steps")
-        parts.append("\n".join(task_table(task, results.algorithms, baseline)))
-        parts += [
-            "\n".join(comparison_table(task, results.algorithms, other))
-            for other in others
-            if other in task.groups and len(task.groups) > 1
-        ]
-    return "\n\n".join(parts)
+        report.say(f"### {escaped(panel_title(results, task))}")
+        report.say(f"{escaped(task.task)}, {short_steps(task.steps)} steps")
+        report.say(markdown.task_table(task, results.labels, baseline))
+        for other in others:
+            if other in task.groups and len(task.groups) > 1:
+                report.say(markdown.comparison_table(task, results.labels, other))
 
 
-def _scores_section(
-    results: Results, baseline: str, others: Sequence[str], images: str
-) -> tuple[str, dict[str, Figure], list[str]]:
-    evaluated, reasons = scales(results, baseline, "evaluated")
-    explored, more = scales(results, baseline, "explored")
+def _add_scores(report: Report, results: Results, baseline: str, others: Sequence[str]) -> None:
+    evaluated, reasons = scores_of(results, baseline, "evaluated")
+    explored, more = scores_of(results, baseline, "explored")
     reasons += [f"training return on {reason}" for reason in more if reason not in reasons]
+    report.notes.extend(f"not in the scores over all tasks: {each}" for each in reasons)
+    report.say("## All tasks")
     if not evaluated:
-        return "## All tasks\n\nNo task has a scale; the notes below say why.", {}, reasons
-    labels = results.algorithms
-    figures = {
-        "scores.png": scores_figure(results, [evaluated, explored], labels, baseline),
-        "profile.png": profile_figure(results, evaluated, labels, baseline),
-    }
-    parts = [
-        "## All tasks",
-        f"Scores are (return - random) / ({algorithm_name(baseline)} - random): 0 is acting at "
-        f"random, 1 the interquartile mean of {algorithm_name(baseline)}. Over all tasks: the "
-        "interquartile mean of all runs, in which every task weighs the same; intervals by a "
-        "bootstrap within tasks. A score over fewer of the tasks says so and does not compare "
-        "with one over all. A run has failed if its score is below half of the median that the "
-        "algorithm reaches on its task.",
-        "\n".join(
-            scores_table(results, [evaluated, explored], labels, [baseline, *others]),
-        ),
-        f"![Normalised scores over all tasks]({images}scores.png)",
-        f"![Performance profile]({images}profile.png)",
-    ]
-    return "\n\n".join(parts), figures, reasons
+        report.say("No task has a scale; the notes below say why.")
+        return
+    labels, measures = results.labels, [evaluated, explored]
+    report.say(_SCORES.format(markdown.name_cell(baseline)))
+    report.say(markdown.scores_table(results, measures, labels, [baseline, *others]))
+    drawn = figures.scores_figure(results, measures, labels, baseline)
+    report.show("scores.png", "Normalised scores over all tasks", drawn)
+    drawn = figures.profile_figure(results, evaluated, labels, baseline)
+    report.show("profile.png", "Performance profile", drawn)
 
 
-def _ablation_section(results: Results, images: str) -> tuple[str, dict[str, Figure]]:
-    parts = [
-        "## Ablations",
-        "Each variant differs from its base in what its name says. The difference over all tasks "
-        "is one of scores in which 0 is acting at random and 1 is the base; it is over the tasks "
-        "the variant was run on.",
-    ]
-    figures: dict[str, Figure] = {}
-    for base in dict.fromkeys(results.variants.values()):
-        variants = [label for label, of in results.variants.items() if of == base]
-        chosen, _ = scales(results, base, "evaluated")
-        parts.append("\n".join(ablation_table(results, chosen, base, variants)))
-        shared = [s for s in chosen if any(s.scores(label) is not None for label in variants)]
-        if shared:
-            name = f"ablations-{base}.png"
-            figures[name] = ablation_figure(shared, base, variants)
-            parts.append(f"![Variants of {algorithm_name(base)} beside it]({images}{name})")
-    return "\n\n".join(parts), figures
-
-
-def _provenance_section(results: Results, notes: Sequence[str]) -> str:
-    lines = ["## What this rests on", ""]
-    runs = [run for task in results.tasks for g in task.groups.values() for run in g.runs]
-    seeds = ", ".join(map(str, sorted({run.seed for run in runs})))
-    lines.append(f"- {len(runs)} finished runs, seeds {seeds}")
+def _add_provenance(report: Report, results: Results) -> None:
+    seeds = [run.seed for group in results.groups for run in group.runs]
+    lines = [f"- {len(seeds)} finished runs, seeds {', '.join(map(str, sorted(set(seeds))))}"]
     if results.commits:
-        lines.append(f"- code of commit {', '.join(results.commits)} (`+`: with local changes)")
-    lines += [f"- {note}" for note in notes]
-    lines += [f"- failed: {line}" for line in results.failures]
-    return "\n".join(lines)
+        commits = escaped(", ".join(results.commits))
+        lines.append(f"- code of commit {commits} (`+`: with local changes)")
+    lines += [f"- {note}" for note in report.notes]
+    lines += [f"- failed: {escaped(line)}" for line in results.failures]
+    report.say("## What this rests on", lines)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import trim_mean
 
-from imel.pictures.nearby import Array
+Array = NDArray[np.float64]
 
 Statistic = Callable[[Sequence[Array]], Array]
 """Reduces the last axis of all strata together; whatever axes are before it stay."""
@@ -73,12 +74,6 @@ def difference_of_pairs(strata: Sequence[Array]) -> Array:
     return difference
 
 
-def difference_of_balanced_means(strata: Sequence[Array]) -> Array:
-    """Balanced mean of the first half of the strata less that of the second."""
-    half = len(strata) // 2
-    return balanced_mean(strata[:half]) - balanced_mean(strata[half:])
-
-
 def probability_of_improvement(strata: Sequence[Array]) -> Array:
     """How often a run of the first half beats one of the second on its task, a tie counted half.
 
@@ -87,8 +82,8 @@ def probability_of_improvement(strata: Sequence[Array]) -> Array:
     half = len(strata) // 2
     tasks = []
     for ours, theirs in zip(strata[:half], strata[half:], strict=True):
-        ours, theirs = ours[..., :, None], theirs[..., None, :]
-        tasks.append(((ours > theirs) + 0.5 * (ours == theirs)).mean(axis=(-2, -1)))
+        difference = ours[..., :, None] - theirs[..., None, :]
+        tasks.append((0.5 + 0.5 * np.sign(difference)).mean(axis=(-2, -1)))
     probability: Array = np.mean(tasks, axis=0)
     return probability
 
@@ -107,12 +102,10 @@ def bootstrap(statistic: Statistic, strata: Sequence[Array]) -> Array:
     for stratum in strata:
         seeds = stratum.shape[-1]
         drawn.append(stratum[..., generator.integers(seeds, size=(_RESAMPLES, seeds))])
-    tail = (100.0 - LEVEL) / 2.0
-    low, high = np.percentile(statistic(drawn), [tail, 100.0 - tail], axis=-1)
-    return np.stack([value, low, high])
+    ends = [(100.0 - LEVEL) / 2.0, (100.0 + LEVEL) / 2.0]
+    return np.stack([value, *np.percentile(statistic(drawn), ends, axis=-1)])
 
 
 def estimate(statistic: Statistic, strata: Sequence[Array]) -> Estimate:
     """`bootstrap` of plain samples, one number a seed."""
-    value, low, high = bootstrap(statistic, strata)
-    return Estimate(float(value), float(low), float(high))
+    return Estimate(*map(float, bootstrap(statistic, strata)))
