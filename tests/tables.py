@@ -18,16 +18,9 @@ from benchmarks.dynamics import dynamics_table
 from benchmarks.paired import paired_table
 from imel.bench.store import Store
 from imel.registry import policies
-<<<<<<< HEAD
-from imel.report.markdown import against_table, mean_cell
-from imel.report.names import algorithm_name, short_steps, task_title
-from imel.report.results import Results, gather
-=======
 from imel.report.labels import algorithm_name, short_steps, task_title
-from imel.report.markdown import against_table, mean_cell, scores_table
-from imel.report.results import Results, TaskResults, gather
-from imel.report.scores import MEASURES, scores_of
->>>>>>> main
+from imel.report.markdown import against_table, mean_cell
+from imel.report.results import Results, gather
 from imel.settings import Choice, Ends, Layers, Multiple, Search, field_docs
 from pages import PAGES, ROOT
 
@@ -65,126 +58,8 @@ def table(name: str) -> str:
     return made if isinstance(made, str) else "\n".join(made)
 
 
-<<<<<<< HEAD
 def _rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [headings, ["---"] * len(headings), *rows]
-=======
-def _gathered(store: str) -> Results:
-    return gather(Store(RESULTS / store).rows())
-
-
-def _results(store: str, compared: list[str]) -> str:
-    """Return the final returns of algorithms, on the tasks that the first of them has rows of."""
-    rows = [
-        (
-            task_title(task.task),
-            short_steps(task.steps),
-            *(
-                mean_cell(task.groups[name].evaluated) if name in task.groups else _UNUSED
-                for name in compared
-            ),
-        )
-        for task in _gathered(store).tasks
-        if compared[0] in task.groups
-    ]
-    names = ["`ridge`" if name == "ridge" else algorithm_name(name) for name in compared]
-    return _rows(("task (state, action)", "steps", *names), rows)
-
-
-def _scores(store: str, others: list[str]) -> str:
-    """Return scores over all tasks and failed runs, beside the first of the others as the unit."""
-    results = _gathered(store)
-    measures = [scores_of(results, others[0], measure)[0] for measure in MEASURES]
-    return "\n".join(scores_table(results, measures, results.labels, others))
-
-
-def _probe(name: str) -> str:
-    """Return a probe, TASK-STEPS-SEED, beside the returns of policies made of interpolators."""
-    task, document = name.partition("-")[0], json.loads((PROBES / f"{name}.json").read_text())
-    results = next(each for each in _gathered("probe").tasks if each.task == task)
-    groups = {label.split()[0]: group for label, group in results.groups.items()}
-    rows, ranked = [], []
-    for each in document["interpolators"]:
-        (gain, gain_error), (misfit, misfit_error) = each["gain"], each["misfit"]
-        cells = [f"`{each['name']}`", f"{gain:+.4f} ± {gain_error:.4f}"]
-        cells += [f"{misfit:.3f} ± {misfit_error:.3f}", _UNUSED, _UNUSED]
-        if each["name"] in groups:
-            returns = [run.evaluated for run in groups[each["name"]].runs]
-            ranked.append((gain, -misfit, float(np.mean(returns))))
-            cells[3:] = [" ".join(f"{value:.0f}" for value in returns), f"{np.mean(returns):.0f}"]
-        rows.append(tuple(cells))
-    gains, fits, means = zip(*ranked, strict=True)
-    by_gain, by_fit = (float(spearmanr(one, means).statistic) for one in (gains, fits))
-    lines = _rows(("interpolator", "gain", "error", "returns as a policy", "mean"), rows)
-    return (
-        f"{lines}\n\nRank correlation with the mean return, over {len(ranked)} interpolators: "
-        f"{by_gain:+.1f} by gain, {by_fit:+.1f} by error."
-    )
-
-
-def _spaces() -> str:
-    """Return which spaces each policy takes, as observations and as actions."""
-
-    def taken(policy: type[Policy], space: spaces.Space[Any]) -> str:
-        observed = _makes(policy, space, KINDS["`Box`"])
-        acted = _makes(policy, KINDS["`Box`"], space)
-        return {(True, True): "✔", (True, False): "observations"}.get((observed, acted), _UNUSED)
-
-    rows = [
-        (f"`{name}`", *(taken(policy, space) for space in KINDS.values()))
-        for name, policy in POLICIES.items()
-    ]
-    return _rows(("policy", *KINDS), rows)
-
-
-def _makes(policy: type[Policy], observed: spaces.Space[Any], acted: spaces.Space[Any]) -> bool:
-    try:
-        policy(observed, acted, memory_size=2)
-    except SpaceError:
-        return False
-    return True
-
-
-def _space_results() -> str:
-    """Return every seed's final return on tasks with other spaces than vectors, and medians."""
-    columns = ("ridge", "ppo")
-
-    def cell(task: TaskResults, name: str) -> str:
-        if name not in task.groups:
-            return _UNUSED
-        returns = task.groups[name].evaluated
-        return f"**{np.median(returns):.4g}** ({', '.join(f'{value:.4g}' for value in returns)})"
-
-    found = {task.task: task for task in _gathered("spaces").tasks}
-    rows = [
-        (
-            f"`{task.task}`",
-            short_steps(task.steps),
-            *(cell(task, name) for name in columns),
-            _UNUSED if task.random is None else f"{task.random.evaluated.mean():.4g}",
-        )
-        for task in (found[name] for name in SPACE_TASKS if name in found)
-    ]
-    return _rows(("task", "steps", "`RidgePolicy`", "PPO", "at random"), rows)
-
-
-def _runs(folder: str) -> str:
-    """Return the final return of every seed in a store, a row for each task and setting."""
-    rows = [
-        (
-            task_title(task.task),
-            f"`{group.label}`",
-            ", ".join(f"{run.evaluated:.4g} ({run.seed})" for run in group.runs),
-        )
-        for task in _gathered(folder).tasks
-        for group in task.groups.values()
-    ]
-    return _rows(("task (state, action)", "algorithm, settings changed", "return (seed)"), rows)
-
-
-def _rows(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [headings, tuple("---" for _ in headings), *rows]
->>>>>>> main
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
