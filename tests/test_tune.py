@@ -20,7 +20,7 @@ import pytest
 from matplotlib.image import imread
 from optuna.trial import TrialState
 
-from imel.bench.pool import Failure, Finished, Message, Processes
+from imel.bench.pool import Failure, Finished, Message, Pool, Processes
 from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Store
 from imel.cli.main import main
@@ -34,7 +34,7 @@ from imel.tune.tuning import comparison, new_seeds, search
 PROBLEM = Problem("Pendulum-v1", "ridge", 1000, (0, 1), {})
 
 
-class ScriptedPool:
+class ScriptedPool(Pool):
     """Carries out a run by asking what it returns: one evaluation a tenth, one at the end."""
 
     def __init__(self, returns: Callable[[Run], float | Failure], jobs: int = 1) -> None:

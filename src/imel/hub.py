@@ -27,8 +27,7 @@ from imel.extras import require
 from imel.registry import loaded_policy
 from imel.runs import layout
 from imel.runs.layout import CONFIG, EVALUATION, MODEL, read_evaluation, read_table, write_json
-from imel.runs.plan import outcome_of
-from imel.runs.stored import StoredRun, differences_to_config
+from imel.runs.stored import StoredRun, differences_to, outcome_of
 
 _PICTURES = {layout.CURVE: "Training returns", layout.POLICY: "The policy and its memories"}
 _TABLES = (layout.PROVENANCE, layout.PROGRESS, layout.MONITOR)
@@ -163,7 +162,7 @@ def _check(folder: Path) -> None:
     if loaded_policy(model.document["policy"]):  # somebody's own cannot be asked
         IMeL.load(model)
     read_evaluation(folder / EVALUATION)
-    if found := differences_to_config(model.document, stored.config):
+    if found := differences_to(model.document, stored.config):
         raise ImelError(f"{folder / CONFIG} is not that of the model: {'; '.join(found)}")
 
 

@@ -15,7 +15,6 @@ from imel.bench.launch import choose_pool
 from imel.cli.arguments import Number, parse, refuse_repeated_flags, require_at_least, settings_from
 from imel.errors import SettingsError
 from imel.extras import require
-from imel.runs.plan import Steps
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class TuneArguments:
     """What learns: `ridge`, or one of the paper's policies."""
     trials: int = 30
     """Trials of the study, those of before included. The first one has the default settings."""
-    steps: Steps = 30_000
+    steps: int = 30_000
     """Environment steps of every run."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (0, 1)
     """A trial is a run with each of them; its value is the mean of their final returns."""
