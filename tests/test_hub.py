@@ -243,17 +243,6 @@ def test_a_file_that_is_too_large_is_neither_fetched_nor_sent(
         assert f"{name} is larger than" in refused(tmp_path, attempt)
 
 
-@pytest.mark.parametrize("name", ["config.json", "evaluation.json", "provenance.json"])
-def test_a_table_that_is_none_is_neither_fetched_nor_published(
-    name: str, run: Path, tmp_path: Path
-) -> None:
-    wrong = [b'{"deterministic": {"mean": "high"}}'] * (name == "evaluation.json")
-    for content in (b"\x80\x04K\x01.", b"[" * 100_000, *wrong):
-        (run / name).write_bytes(content)
-        assert name in refused(tmp_path, lambda: pull_from_hub(str(run), tmp_path / "pulled"))
-        assert name in refused(tmp_path, lambda: push_to_hub(run, str(tmp_path / "pushed")))
-
-
 SPOILED: dict[str, Callable[[dict[str, Any], dict[str, torch.Tensor]], object]] = {
     "NaN": lambda _, tensors: tensors["policy/coefficients"].fill_(float("nan")),
     "a foreign tensor": lambda _, tensors: tensors.update({"evil": torch.zeros(3)}),

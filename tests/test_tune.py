@@ -8,10 +8,8 @@ import multiprocessing
 import re
 import sys
 import threading
-import time
 from collections.abc import Callable, Hashable
-from multiprocessing.connection import Connection
-from multiprocessing.synchronize import Event
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -217,31 +215,20 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(content: str, tmp_path: 
         opened(tmp_path, PROBLEM, seed=0).__enter__()
 
 
-# --- a study of several processes ---
-
-
-def work_on(folder: Path, start: Event, done: Connection) -> None:
-    """Search with an own pool, slowly enough for processes to overlap; say who was last."""
-    start.wait()
-    progress = MagicMock()
-    progress.advanced.side_effect = lambda *_: time.sleep(0.005)
-    with opened(folder, PROBLEM, seed=0) as (study, last):
-        search(study, PROBLEM, ScriptedPool(gamma), progress, 12)
-        done.send(last())
+# --- a study of several processes, each of which opens it by itself ---
 
 
 def test_processes_share_a_study_and_one_of_them_is_the_last(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")  # a fork may copy a lock that is held
-    start, (ours, theirs) = context.Event(), context.Pipe(duplex=False)
-    work = (tmp_path, start, theirs)
-    workers = [context.Process(target=work_on, args=work) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    start.set()
-    for worker in workers:
-        worker.join()
-    assert [worker.exitcode for worker in workers] == [0, 0]
-    assert sorted([ours.recv(), ours.recv()]) == [False, True]
+    together = threading.Barrier(2)
+
+    def work(_: int) -> bool:
+        with opened(tmp_path, PROBLEM, seed=0) as (study, last):
+            together.wait()
+            search(study, PROBLEM, ScriptedPool(gamma), MagicMock(), 12)
+            return last()
+
+    with ThreadPoolExecutor(2) as workers:
+        assert sorted(workers.map(work, range(2))) == [False, True]
     with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         drawn = [trial.params for trial in counted(study)]
         assert 12 <= len(drawn) == len(study.trials) <= 13  # two may take the last one
@@ -249,25 +236,14 @@ def test_processes_share_a_study_and_one_of_them_is_the_last(tmp_path: Path) -> 
         assert len({tuple(each.values()) for each in drawn}) == len(drawn), "draw by themselves"
 
 
-def ask_and_hang(folder: Path, drawn: Connection) -> None:
-    """Begin a trial and never end it."""
-    with opened(folder, PROBLEM, seed=0) as (study, _):
-        drawn.send(ask(study).params)
-        time.sleep(3600)
-
-
 def test_trials_of_a_killed_process_are_made_up_for_by_the_last(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    other = context.Process(target=ask_and_hang, args=(tmp_path, theirs))
-    other.start()
-    assert ours.recv() == PROBLEM.default
+    other = opened(tmp_path, PROBLEM, seed=0)
+    assert ask(other.__enter__()[0]).params == PROBLEM.default
     with opened(tmp_path, PROBLEM, seed=0) as (study, last):
         search(study, PROBLEM, ScriptedPool(gamma), MagicMock(), 3)
         assert len(counted(study)) == 2, "the third is under way elsewhere"
         assert not last()
-        other.kill()
-        other.join()
+        other.__exit__(None, None, None)  # a process that is killed leaves no lock behind
         assert last()
         assert [trial.number for trial in counted(study)] == [1, 2]
         search(study, PROBLEM, ScriptedPool(gamma), MagicMock(), 3)
