@@ -32,7 +32,7 @@ from imel.errors import ImelError
 from imel.files import write_atomically
 from imel.report.labels import algorithm_name, task_title
 from imel.report.markdown import table
-from imel.runs.provenance import provenance
+from imel.runs.stored import provenance
 
 ENVIRONMENTS = "environments"
 """Stable-Baselines3's vector environment with random actions."""

@@ -21,7 +21,7 @@ from imel.registry import policies
 from imel.report.labels import algorithm_name, short_steps, task_title
 from imel.report.markdown import against_table, mean_cell
 from imel.report.results import Results, gather
-from imel.settings import Choice, Ends, Layers, Multiple, Search, field_docs
+from imel.settings import Choice, Search, field_docs
 from pages import PAGES, ROOT
 
 _MARKED = re.compile(r"(<!-- generated: (.+?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
@@ -122,17 +122,10 @@ def _search() -> str:
 
 def _range(search: Search) -> str:
     """Return where a setting is searched, in words."""
-    match search:
-        case Choice(values=values):
-            return ", ".join(f"`{each}`" if isinstance(each, str) else f"{each}" for each in values)
-        case Layers(widths=widths):
-            return f"two layers of {', '.join(map(str, widths))}"
+    if isinstance(search, Choice):
+        cells = (f"`{each}`" if isinstance(each, str) else str(each) for each in search.values)
+        return ", ".join(cells)
     words = f"{search.low:g} to {search.high:g}"
-    match search:
-        case Multiple(of=unit):
-            return f"{words} times `{unit}`"
-        case Ends():
-            return f"start and end, each {words}, by its logarithm"
     # Of whole numbers it goes without saying
     return f"{words}, by its logarithm" if search.log and search.low % 1 else words
 

@@ -33,7 +33,7 @@ from imel.errors import ImelError, SettingsError
 from imel.registry import find_policy, policy_names
 from imel.report.labels import algorithm_name, task_title
 from imel.report.results import gather
-from imel.runs.provenance import provenance
+from imel.runs.stored import provenance
 from stored import SMALL, Listener, curve
 
 HERE = Path(__file__).parent
@@ -234,7 +234,7 @@ def test_failed_and_killed_runs_are_recorded_and_the_others_go_on(folder: Path) 
     runs = grid(tasks, ["nearest"], [0], 128, SMALL)
     failed = launch(runs, store, Processes(2), listener)
     reason = "one of 4 environments raised at step 0 or before: RuntimeError: the arm fell off"
-    killed = "its process was killed by signal 9 (SIGKILL)"
+    killed = "its process left no result: killed by SIGKILL"
     assert {failure.error for failure in failed} == {reason, killed}
     assert sorted(listener.outcomes) == ["DiesAlways-v0 0", "Raises-v0 0", "Scripted-v0 0"]
     finished = listener.outcomes["Scripted-v0 0"]

@@ -1,11 +1,7 @@
-"""Suites, untuned tasks and chance: what they stand for, and that a killed suite goes on."""
+"""Suites, untuned tasks and chance: what they stand for."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -18,9 +14,7 @@ from imel.bench.algorithms import find_algorithm
 from imel.bench.launch import grid, unfinished
 from imel.bench.run import FINAL_EPISODES, Run, train
 from imel.bench.store import Store
-from imel.bench.suites import find_suite
-from imel.bench.tasks import SPACE_TASKS, TASKS, UNTUNED_TASKS, find_task
-from imel.cli.main import main
+from imel.bench.tasks import SPACE_TASKS, TASKS, UNTUNED_TASKS, find_suite, find_task
 from imel.errors import ImelError
 from pages import ROOT
 
@@ -124,35 +118,3 @@ def test_actions_of_chance_fill_the_action_space_for_every_copy() -> None:
     env = find_task("sensors").make_vector(3, seed=0)
     actions, _ = model.predict(env.reset())  # type: ignore[arg-type]
     assert actions.shape == (3, 2)
-
-
-def suite(folder: Path) -> subprocess.Popen[str]:
-    code = "import sys; from imel.cli.main import main; sys.exit(main())"
-    words = ["bench", "paper", "--quick", "--tasks", "inverted-pendulum", "--algorithms", "mki"]
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *words, "--steps", "2048", "--jobs", "1"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"COLUMNS": "160"},
-    )
-
-
-def test_a_suite_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    store = Store(tmp_path / "results" / "quick")
-    process = suite(tmp_path)
-    while not store.finished():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    process.kill()
-    process.communicate(timeout=60)  # ends when the worker, which shares the pipes, is gone too
-    kept = (store.folder / "mki.jsonl").read_bytes()
-    assert len(store.finished()) == 1
-    again = suite(tmp_path)
-    output, complaint = again.communicate()
-    assert again.returncode == 0, complaint
-    assert "1 of 2 runs to do, results in results/quick" in output
-    assert (store.folder / "mki.jsonl").read_bytes().startswith(kept)
-    assert sorted(row["seed"] for row in store.finished().values()) == [30, 31]
-    assert main(["report", str(store.folder)]) == 0

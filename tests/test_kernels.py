@@ -13,8 +13,8 @@ from sklearn.metrics.pairwise import rbf_kernel
 from torch import Tensor
 
 from imel.data.arithmetic import denormals_flushed
-from imel.policies.paper import kernels
-from imel.policies.paper.kernels import kernel_interpolation, kernel_weights
+from imel.policies.paper import mki
+from imel.policies.paper.mki import kernel_interpolation, kernel_weights
 from samples import RAGGED
 
 
@@ -74,7 +74,7 @@ def naive(of: Problem, normalised: bool) -> Tensor:
 
 @pytest.fixture(params=[64, 3, 1], ids=["one block", "several blocks", "single rows"])
 def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_ROWS", request.param)
+    monkeypatch.setattr(mki, "_ROWS", request.param)
 
 
 masks = pytest.mark.parametrize("masked", [True, False], ids=["masked", "unmasked"])

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from imel.data.memory import Memory
-from small import BATCH, small_model
 
 CAPACITY = 20
 
@@ -20,17 +19,12 @@ def rows_of(ids: list[int], episodes: list[int]) -> dict[str, Tensor]:
     """Rows whose every column tells the row's id."""
     number = torch.tensor(ids, dtype=torch.float32)
     vector = torch.stack([number, number + 0.5], dim=1)
+    vectors = ("actions", "means", "improved_means", "stds", "behaviour_means")
     return {
         "states": vector,
         "next_states": 2 * vector,
-        "actions": 3 * vector[:, :1],
-        "means": 4 * vector[:, :1],
-        "improved_means": 5 * vector[:, :1],
-        "stds": 6 * vector[:, :1],
-        "rewards": 7 * number,
-        "advantages": 8 * number,
-        "behaviour_means": 9 * vector[:, :1],
-        "terminated": 10 * number,
+        **{name: (3 + i) * vector[:, :1] for i, name in enumerate(vectors)},
+        **{name: k * number for name, k in (("rewards", 8), ("advantages", 9), ("terminated", 10))},
         "episodes": torch.tensor(episodes),
         "steps": torch.tensor(ids),
     }
@@ -117,18 +111,20 @@ def test_columns_are_views_into_buffers_that_stay_in_place() -> None:
 
 
 def test_prior_context_is_what_was_given_and_no_real_episode() -> None:
-    memory = Memory(CAPACITY, state_dim=2, action_dim=1)
+    adder = Adder()
+    memory = adder.memory
     assert not memory.holds_prior
-    states, means = torch.randn(4, 2), torch.randn(4, 1)
-    memory.set_prior(states, means)
+    adder.add([9])
+    for count in (12, 4):  # it can be set again
+        states, means = torch.randn(count, 2), torch.randn(count, 1)
+        memory.set_prior(states, means)
     assert memory.holds_prior
     assert len(memory) == 4
     assert torch.equal(memory.column("states"), states)
     for name in ("actions", "means", "improved_means"):
         assert torch.equal(memory.column(name), means)
-    episodes = memory.column("episodes")
-    assert (episodes < 0).all()
-    assert torch.unique(episodes).numel() == 4
+    assert (memory.column("rewards") == 0).all()
+    assert memory.column("episodes").tolist() == [-1, -2, -3, -4]
     assert (memory.column("stds") > 0).all()
 
 
@@ -141,52 +137,28 @@ def test_prior_context_leaves_with_the_first_experience(count: int) -> None:
     assert not adder.memory.holds_prior
 
 
-def test_prior_context_can_be_set_again() -> None:
-    adder = Adder()
-    adder.add([9])
-    adder.memory.set_prior(torch.zeros(3, 2), torch.zeros(3, 1))
-    assert len(adder.memory) == 3
-    assert adder.memory.holds_prior
-    assert (adder.memory.column("rewards") == 0).all()
-
-
 def test_what_does_not_fit_is_refused_and_nothing_changes() -> None:
     adder = Adder()
     kept = adder.add([5])
     with pytest.raises(ValueError, match="21 transitions do not fit into 20"):
         adder.add([CAPACITY + 1])
-    with pytest.raises(ValueError, match="21 prior points do not fit into 20"):
-        adder.memory.set_prior(torch.zeros(21, 2), torch.zeros(21, 1))
     assert ids_of(adder.memory) == kept
 
 
-def test_a_rollout_of_the_whole_capacity_replaces_everything() -> None:
-    adder = Adder()
-    adder.add([3])
-    added = adder.add([CAPACITY])
-    assert sorted(ids_of(adder.memory)) == added
-
-
-def test_state_dict_round_trip_goes_on_as_the_original_would() -> None:
+def test_a_copy_and_a_file_go_on_as_the_original_would_and_share_nothing() -> None:
     original = Adder()
     for _ in range(4):
         original.add([3, 4])
-    restored = copy.copy(original)
-    restored.memory = Memory(CAPACITY, state_dim=2, action_dim=1)
-    restored.memory.load_state_dict(original.memory.state_dict())
-    assert ids_of(restored.memory) == ids_of(original.memory)
-    assert original.add([5]) == restored.add([5])
-    for name in original.memory.column_names:
-        assert torch.equal(restored.memory.column(name), original.memory.column(name)), name
-
-
-def test_a_deep_copy_shares_nothing() -> None:
-    adder = Adder()
-    kept = adder.add([5])
-    twin = copy.deepcopy(adder.memory)
-    adder.add([5])
-    assert ids_of(twin) == kept
-    assert twin.states.data_ptr() != adder.memory.states.data_ptr()
+    twins = [copy.copy(original), copy.copy(original)]
+    twins[0].memory = copy.deepcopy(original.memory)
+    twins[1].memory = Memory(CAPACITY, state_dim=2, action_dim=1)
+    twins[1].memory.load_state_dict(original.memory.state_dict())
+    kept, added = ids_of(original.memory), original.add([5])
+    for twin in twins:
+        assert ids_of(twin.memory) == kept
+        assert twin.add([5]) == added
+        for name in original.memory.column_names:
+            assert torch.equal(twin.memory.column(name), original.memory.column(name)), name
 
 
 def test_time_order_puts_episodes_together_and_marks_what_follows() -> None:
@@ -208,16 +180,3 @@ def test_a_transition_takes_the_bytes_the_documentation_says(
     memory = Memory(10, states, actions)
     row = sum(memory.get_buffer(name)[0].nbytes for name in memory.column_names)
     assert row == 4 * (2 * states + 5 * actions + 3) + 24 == size
-
-
-def test_a_longer_run_takes_no_more_memory() -> None:
-    model = small_model("MkiPolicy")
-
-    def held() -> int:
-        tensors = [*model.policy.state_dict().values(), *model.critic.state_dict().values()]
-        return sum(tensor.nbytes for tensor in tensors)
-
-    before = held()
-    for _ in range(4):  # the memory is full after two rollouts
-        model.learn(2 * BATCH, reset_num_timesteps=False)
-        assert held() == before

@@ -22,7 +22,7 @@ from imel.policies.paper.fit import fit_leave_one_out
 from imel.policies.paper.mki import MeanKernelInterpolation, MkiSettings
 from imel.policies.paper.neural_process import NeuralProcess, NpSettings
 from imel.policies.paper.paper_policy import FitSettings
-from imel.testing.interpolator_contract import ragged_context
+from imel.testing import ragged_context
 from samples import experiences, log_density, mean_kl
 
 

@@ -88,12 +88,12 @@ def test_features_are_a_constant_the_state_and_bounded_waves_of_it() -> None:
 
 def test_gram_matrix_is_bit_for_bit_what_it_is_computed_afresh() -> None:
     phi, normaliser = RandomFeatures(STATE_DIM, 12), Normaliser(STATE_DIM)
-    memory, design = Memory(50, STATE_DIM, ACTION_DIM), Design(phi, normaliser)
+    memory = Memory(50, STATE_DIM, ACTION_DIM)
+    design = Design(phi, normaliser, memory)
     for iteration, count in enumerate((20, 15, 10, 25, 20, 5)):
         memory.add(rows(count, 10 * iteration, iteration), iteration)
         design.update(memory)
-        afresh = Design(phi, normaliser)
-        afresh.update(memory)
+        afresh = Design(phi, normaliser, memory)
         assert torch.equal(design.gram, afresh.gram)
         assert torch.equal(design.features, afresh.features)
 

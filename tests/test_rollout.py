@@ -12,8 +12,8 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor
 
 from imel.data.experience import Rollout, flatten_time
-from imel.data.rollout import EpisodeClock, FloatArray, collect
-from imel.errors import NonFiniteError
+from imel.data.rollout import EpisodeClock, FloatArray, OnStep, collect
+from imel.errors import EnvironmentFaultError, NonFiniteError
 from imel.policies import NearestPolicy
 from toy import ScriptedEnv
 
@@ -32,11 +32,6 @@ class ScriptedActor:
         return self.policy.to_environment(actions)
 
 
-def always(step: dict[str, Any]) -> bool:
-    del step
-    return True
-
-
 class Run:
     """A vector of scripted environments with all that a rollout needs, seeded alike each time."""
 
@@ -48,33 +43,26 @@ class Run:
         self.generator = torch.Generator().manual_seed(0)
         self.observations: NDArray[Any] = np.asarray(self.vector.reset())
 
-    def collect(self, n_steps: int) -> Rollout:
-        rollout, self.observations = collect(
-            self.vector,
-            self.observations,
-            self.actor,
-            n_steps,
-            self.clock,
-            self.generator,
-            always,
-        )
+    def collect(self, n_steps: int, on_step: OnStep = lambda step: True) -> Rollout:
+        rollout = self.attempt(n_steps, on_step)
         assert rollout is not None
+        return rollout
+
+    def attempt(self, n_steps: int, on_step: OnStep) -> Rollout | None:
+        made = (self.actor, n_steps, self.clock, self.generator, on_step)
+        rollout, self.observations = collect(self.vector, self.observations, *made)
         return rollout
 
 
 def test_episodes_and_steps_are_counted_across_resets_and_rollouts() -> None:
+    together = Run(*(ScriptedEnv(episode_length=2) for _ in range(3))).collect(5)
+    assert together.episodes.T.tolist() == [[0, 0, 3, 3, 6], [1, 1, 4, 4, 7], [2, 2, 5, 5, 8]]
     run = Run(ScriptedEnv(episode_length=2), ScriptedEnv(episode_length=3))
     first, second = run.collect(4), run.collect(3)
     episodes = torch.cat([first.episodes, second.episodes])
     steps = torch.cat([first.steps, second.steps])
     assert episodes.T.tolist() == [[0, 0, 2, 2, 4, 4, 5], [1, 1, 1, 3, 3, 3, 6]]
     assert steps.T.tolist() == [[0, 1, 0, 1, 0, 1, 0], [0, 1, 2, 0, 1, 2, 0]]
-
-
-def test_episodes_that_end_together_get_ids_of_their_own() -> None:
-    rollout = Run(*(ScriptedEnv(episode_length=2) for _ in range(3))).collect(5)
-    ids = rollout.episodes.T.tolist()
-    assert ids == [[0, 0, 3, 3, 6], [1, 1, 4, 4, 7], [2, 2, 5, 5, 8]]
 
 
 def test_restart_of_the_clock_never_reuses_an_episode() -> None:
@@ -88,18 +76,19 @@ def test_restart_of_the_clock_never_reuses_an_episode() -> None:
 
 
 def test_columns_are_what_the_environment_saw_and_answered() -> None:
-    rollout = Run(ScriptedEnv(episode_length=3)).collect(7)
+    rollout = Run(ScriptedEnv(episode_length=3), ScriptedEnv(episode_length=2)).collect(7)
     states = [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2], [2, 0]]
     assert rollout.states[:, 0].tolist() == states
     assert rollout.rewards[:, 0].tolist() == [1, 2, 3, 1, 2, 3, 1]
-    assert torch.equal(rollout.means[:, 0], rollout.states[:, 0, 1:] / 2.0)
+    assert torch.equal(rollout.means, rollout.states[:, :, 1:] / 2.0)
     assert (rollout.stds == 0.25).all()
-    assert len(rollout) == 7
-
-
-def test_next_states_are_true_successors_also_where_an_episode_ends() -> None:
-    rollout = Run(ScriptedEnv(episode_length=3), ScriptedEnv(episode_length=2)).collect(5)
+    # True successors, also where an episode ends
     assert torch.equal(rollout.next_states, rollout.states + torch.tensor([0.0, 1.0]))
+    assert len(rollout) == 14
+    # One environment after the other
+    assert flatten_time(rollout.steps).tolist() == [0, 1, 2, 0, 1, 2, 0, *[0, 1, 0, 1, 0, 1, 0]]
+    noise = torch.randn(7, 2, 1, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(rollout.actions, rollout.means + 0.25 * noise)
 
 
 @pytest.mark.parametrize("truncate", [True, False])
@@ -112,13 +101,6 @@ def test_termination_and_truncation_are_told_apart(truncate: bool) -> None:
     assert rollout.ended[:, 0].tolist() == [False, True, False, True, True]
 
 
-def test_edge_of_the_rollout_is_no_end_of_the_episode() -> None:
-    rollout = Run(ScriptedEnv(episode_length=9)).collect(3)
-    assert rollout.ended[:, 0].tolist() == [False, False, True]
-    assert not rollout.terminated.any()
-    assert not rollout.truncated.any()
-
-
 def test_actions_are_stored_as_sampled_and_sent_clipped_in_the_units_of_the_environment() -> None:
     env = ScriptedEnv(episode_length=6, bounds=(-1.0, 7.0))
     rollout = Run(env).collect(6)
@@ -128,12 +110,6 @@ def test_actions_are_stored_as_sampled_and_sent_clipped_in_the_units_of_the_envi
     sent = torch.from_numpy(np.stack(env.received))
     torch.testing.assert_close(sent, 3.0 + 4.0 * sampled.clamp(-1.0, 1.0))
     assert sent.max() == 7.0
-
-
-def test_actions_are_draws_of_the_generator_around_the_means() -> None:
-    rollout = Run(ScriptedEnv(), ScriptedEnv()).collect(4)
-    noise = torch.randn(4, 2, 1, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(rollout.actions, rollout.means + 0.25 * noise)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -159,38 +135,35 @@ def test_first_observation_that_is_not_finite_is_refused() -> None:
 
 def test_stopping_on_a_step_returns_no_experience() -> None:
     env = ScriptedEnv(episode_length=9)
-    run = Run(env)
-    seen: list[int] = []
+    run, seen = Run(env), list[int]()
 
     def stop_after_two(step: dict[str, Any]) -> bool:
         seen.append(step["t"])
         return len(seen) < 2
 
-    rollout, observations = collect(
-        run.vector, run.observations, run.actor, 6, run.clock, run.generator, stop_after_two
-    )
-    assert rollout is None
+    assert run.attempt(6, stop_after_two) is None
     assert len(env.received) == len(seen) == 2
-    assert observations.tolist() == [[0, 2]]
+    assert run.observations.tolist() == [[0, 2]]
     assert run.clock.steps.tolist() == [2]
 
 
 def test_on_step_sees_what_callbacks_of_stable_baselines_read() -> None:
-    run = Run(ScriptedEnv(episode_length=1))
     seen: list[dict[str, Any]] = []
 
     def note(step: dict[str, Any]) -> bool:
         seen.append(dict(step))
         return True
 
-    collect(run.vector, run.observations, run.actor, 2, run.clock, run.generator, note)
+    Run(ScriptedEnv(episode_length=1)).collect(2, note)
     assert [step["rewards"].tolist() for step in seen] == [[1.0], [1.0]]
     assert [step["dones"].tolist() for step in seen] == [[True], [True]]
     assert seen[0]["infos"][0]["terminal_observation"].tolist() == [0.0, 1.0]
 
 
-def test_flattened_columns_hold_one_environment_after_the_other() -> None:
-    rollout = Run(ScriptedEnv(episode_length=2), ScriptedEnv(episode_length=3)).collect(3)
-    assert flatten_time(rollout.episodes).tolist() == [0, 0, 2, 1, 1, 1]
-    assert flatten_time(rollout.states).shape == (6, 2)
-    assert flatten_time(rollout.states)[:, 1].tolist() == [0, 1, 0, 0, 1, 2]
+def test_observations_of_another_shape_are_refused() -> None:
+    run = Run(ScriptedEnv(), ScriptedEnv())
+    run.observations = np.zeros((3, 2), np.float32)
+    with pytest.raises(
+        EnvironmentFaultError, match=r"observations of shape \(3, 2\), not \(2, 2\)"
+    ):
+        run.collect(2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import multiprocessing
 from multiprocessing.synchronize import Event
@@ -135,15 +133,3 @@ def test_two_writers_at_once_lose_nothing_and_readers_see_whole_rows(tmp_path: P
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert len(Store(tmp_path).rows()) == 2 * 100 * 40
     assert [path.name for path in tmp_path.iterdir()] == ["mki.jsonl"]
-
-
-def test_where_files_cannot_be_locked_a_run_gets_a_file_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(errno.ENOLCK, "no locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    store = Store(tmp_path)
-    assert store.add(curve(0)) != store.add(curve(1))
-    assert {row["seed"] for row in store.rows()} == {0, 1}

@@ -11,7 +11,6 @@ from torch import Tensor
 from imel.data.experience import Context
 from imel.policies.paper.fit import (
     Fit,
-    count_episodes,
     fit_leave_one_out,
     leave_one_out_error,
 )
@@ -20,7 +19,7 @@ from imel.policies.paper.mki import MeanKernelInterpolation, MkiSettings
 from imel.policies.paper.nearest import NearestNeighbours, NearestSettings
 from imel.policies.paper.neural_process import NeuralProcess, NpSettings
 from imel.policies.paper.paper_policy import FitSettings, LeaveOut
-from imel.testing.interpolator_contract import ragged_context, smooth_context
+from imel.testing import ragged_context, smooth_context
 from samples import RAGGED
 
 
@@ -111,7 +110,7 @@ def test_each_episode_is_left_out_once_in_an_epoch() -> None:
     assert outcome is not None
     assert outcome.gradient_steps == len(model.asked) == 3 * len(RAGGED)
     for epoch in (model.asked[:5], model.asked[5:10], model.asked[10:]):
-        assert all(count_episodes(targets) == 1 for targets in epoch)
+        assert all(len(targets.episodes.unique()) == 1 for targets in epoch)
         assert sorted(len(targets) for targets in epoch) == sorted(RAGGED)
         assert len({int(targets.episodes[0]) for targets in epoch}) == len(RAGGED)
 

@@ -16,8 +16,7 @@ from torch.optim import Optimizer
 from imel.data.critic import Critic
 from imel.data.normaliser import ReturnScale
 from imel.data.rollout import EpisodeClock
-from imel.policies.base import Policy
-from imel.policies.update import Update
+from imel.policies.base import Policy, Update
 
 MODULES = ("policy", "critic", "return_scale")
 COUNTERS = (

@@ -7,7 +7,7 @@ import torch
 from imel.data.experience import Context
 from imel.policies.paper.attentive import AnpSettings, AttentionPath, AttentiveNeuralProcess
 from imel.policies.paper.interpolator import Weighted
-from imel.testing.interpolator_contract import LearnerContract, ragged_context
+from imel.testing import LearnerContract, ragged_context
 
 
 class TestAttentive(LearnerContract):

@@ -9,7 +9,7 @@ import torch
 from imel.data.arithmetic import mlp
 from imel.policies.paper.interpolator import effective_neighbours
 from imel.policies.paper.nearest import NearestNeighbours, NearestSettings
-from imel.testing.interpolator_contract import ragged_context
+from imel.testing import ragged_context
 
 
 def test_default_loss_is_the_squared_error_of_leave_one_out() -> None:

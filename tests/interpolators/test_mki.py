@@ -6,7 +6,7 @@ import torch
 
 from imel.data.experience import Context
 from imel.policies.paper.mki import MeanKernelInterpolation, MkiSettings
-from imel.testing.interpolator_contract import ExactContract, LearnerContract, ragged_context
+from imel.testing import ExactContract, LearnerContract, ragged_context
 
 
 class TestMki(LearnerContract, ExactContract):

@@ -10,7 +10,7 @@ from sklearn.neighbors import KNeighborsRegressor
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Weighted
 from imel.policies.paper.nearest import NearestNeighbours, NearestSettings
-from imel.testing.interpolator_contract import ExactContract, ragged_context
+from imel.testing import ExactContract, ragged_context
 
 
 class TestNearest(ExactContract):

@@ -11,7 +11,7 @@ from torch.distributions import Normal, kl_divergence
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Weighted
 from imel.policies.paper.neural_process import Latent, NeuralProcess, NpSettings
-from imel.testing.interpolator_contract import LearnerContract, ragged_context
+from imel.testing import LearnerContract, ragged_context
 
 Path = Literal["none", "mean"]
 

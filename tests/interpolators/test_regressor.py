@@ -6,7 +6,7 @@ import torch
 
 from imel.policies.paper.interpolator import Weighted
 from imel.policies.paper.regressor import Regressor, RegressorSettings
-from imel.testing.interpolator_contract import LearnerContract, ragged_context
+from imel.testing import LearnerContract, ragged_context
 
 
 class TestRegressor(LearnerContract):

@@ -1,7 +1,6 @@
 """The algorithms of the bench: IMeL with any of its policies, TRPO, PPO, and acting at random.
 
-Each turns a task into complete settings, as plain data, and settings into a model. The baselines
-are Stable-Baselines3's own, with the settings RL Baselines3 Zoo publishes for them.
+The baselines are Stable-Baselines3's, with the settings RL Baselines3 Zoo publishes for them.
 """
 
 from __future__ import annotations
@@ -34,23 +33,17 @@ from imel.policies.base import Policy
 from imel.registry import find_policy, name_of, policy_names
 
 _PUBLISHED = tomllib.loads((resources.files("imel.bench") / "zoo.toml").read_text())
-"""Settings of the baselines by algorithm and task."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An algorithm of the bench."""
+    """An algorithm of the bench: complete settings of a task, and a new model with these."""
 
-    name: str
-    """What rows, reports and the command line call it."""
-    settings: Callable[[Task, Mapping[str, Any]], dict[str, Any]]
-    """Everything `make` needs beside task and seed, as plain data, with some overridden."""
-    make: Callable[[Task, Mapping[str, Any], int], BaseAlgorithm]
-    """A new model on its own environments, with settings and a seed."""
-    adjustable: bool = False
-    """Whether a user can override its settings."""
-    learns: bool = True
-    """Whether it takes steps to learn; one that does not is only evaluated."""
+    name: str  # what rows, reports and the command line call it
+    settings: Callable[[Task, Mapping[str, Any]], dict[str, Any]]  # with some overridden
+    make: Callable[[Task, Mapping[str, Any], int], BaseAlgorithm]  # of settings and a seed
+    adjustable: bool = False  # whether a user can override its settings
+    learns: bool = True  # one that does not is only evaluated
 
 
 def _imel(policy: type[Policy]) -> Algorithm:
@@ -58,8 +51,7 @@ def _imel(policy: type[Policy]) -> Algorithm:
 
     def settings(task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
         complete = {"policy": name_of(policy), **policy.make_settings(overrides).as_json()}
-        plain: dict[str, Any] = json.loads(json.dumps(complete))
-        return plain
+        return dict(json.loads(json.dumps(complete)))
 
     def make(task: Task, settings: Mapping[str, Any], seed: int) -> IMeL:
         if settings["backend"] == "envpool":  # one thread unless told otherwise: runs share cores
@@ -88,16 +80,12 @@ def _baseline(name: str, module: str, class_name: str, **fixed: Any) -> Algorith
             if isinstance(arguments.get(each), str):  # "lin_0.1": from there to zero, as in the zoo
                 start = float(arguments[each].removeprefix("lin_"))
                 arguments[each] = LinearSchedule(start, 0.0, 1.0)
-        if "policy_kwargs" in arguments:
-            options = dict(arguments["policy_kwargs"])
-            if "activation_fn" in options:  # named in settings, which are plain data
-                options["activation_fn"] = getattr(nn, options["activation_fn"])
-            arguments["policy_kwargs"] = options
-        algorithm = getattr(importlib.import_module(module), class_name)
-        policy = arguments.pop("policy", "MlpPolicy")
-        model = algorithm(policy, env, seed=seed, device="cpu", **arguments)
-        assert isinstance(model, BaseAlgorithm)
-        return model
+        options = dict(arguments.pop("policy_kwargs", {}))
+        if "activation_fn" in options:  # named in settings, which are plain data
+            options["activation_fn"] = getattr(nn, options["activation_fn"])
+        algorithm: type[BaseAlgorithm] = getattr(importlib.import_module(module), class_name)
+        arguments |= {"policy": arguments.get("policy", "MlpPolicy"), "policy_kwargs": options}
+        return algorithm(env=env, seed=seed, device="cpu", **arguments)
 
     return Algorithm(name, settings, make)
 
@@ -159,7 +147,6 @@ def find_algorithm(name: str) -> Algorithm:
 
 def settings_hash(task: Task, settings: Mapping[str, Any]) -> str:
     """Ten digits that change with any setting or with the task's environment."""
-    document = {"environment": task.as_json(), "settings": dict(settings)}
-    # Through JSON once: numbers then have one spelling, whether given as 1 or 1.0
-    plain = json.loads(json.dumps(document), parse_int=float)
+    document = json.dumps({"environment": task.as_json(), "settings": dict(settings)})
+    plain = json.loads(document, parse_int=float)  # 1 and 1.0 are one number
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:10]

@@ -1,12 +1,10 @@
-"""Runs a grid on a pool: what fails or is killed takes no other with it.
-
-Whoever launches again gets on with what is missing from the store.
-"""
+"""Runs what is missing of a grid on a pool: what fails or is killed takes no other with it."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from typing import Any, Protocol
 
 from imel.bench.algorithms import find_algorithm
@@ -19,13 +17,10 @@ from imel.errors import ImelError
 
 
 class Listener(Protocol):
-    """Who is told how a grid gets on."""
+    """Who is told how far a run has come; and its end, with its final row or why there is none."""
 
-    def advanced(self, run: Run, step: int) -> None:
-        """A run has come this far."""
-
-    def ended(self, run: Run, outcome: Mapping[str, Any] | Failure) -> None:
-        """A run has finished, with its final row, or failed."""
+    def advanced(self, run: Run, step: int) -> None: ...  # noqa: D102
+    def ended(self, run: Run, outcome: Mapping[str, Any] | Failure) -> None: ...  # noqa: D102
 
 
 def grid(
@@ -39,20 +34,13 @@ def grid(
     found = {each.name: each for each in map(find_algorithm, algorithms)}
     if overrides and not any(each.adjustable for each in found.values()):
         raise ImelError(f"{', '.join(overrides)}: only IMeL's own algorithms take settings")
-    runs = [
-        Run(
-            task,
-            name,
-            seed,
-            (steps or find_task(task).steps) if algorithm.learns else 0,
-            overrides if algorithm.adjustable else {},
-        )
-        for seed in dict.fromkeys(seeds)
-        for task in dict.fromkeys(tasks)
-        for name, algorithm in found.items()
-    ]
-    for run in runs:
-        run.settings()
+    runs = []
+    every = product(dict.fromkeys(seeds), dict.fromkeys(tasks), found.values())
+    for seed, task, algorithm in every:
+        length = (steps or find_task(task).steps) if algorithm.learns else 0
+        changes = overrides if algorithm.adjustable else {}
+        runs.append(Run(task, algorithm.name, seed, length, changes))
+        runs[-1].settings()
     return runs
 
 

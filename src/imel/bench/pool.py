@@ -1,7 +1,6 @@
-"""Where runs are carried out: what a launcher starts them on and hears of them.
+"""Where runs are carried out: what pools share, and the pool of this machine, one run a process.
 
-Here is what pools share, and the pool of this machine, one run a process, so that none takes
-another with it; `imel.bench.ray_pool` and `imel.bench.slurm_pool` are those of clusters.
+`imel.bench.ray_pool` and `imel.bench.slurm_pool` are those of clusters.
 """
 
 from __future__ import annotations
@@ -12,24 +11,19 @@ import signal
 import threading
 import traceback
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import isfinite
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
 
 from imel.bench.run import Run, train
 from imel.bench.store import Row
 from imel.errors import ImelError, one_line
 
-RETRIES = 3
-"""How often a run of a cluster starts over: its machine or process dies, or its system fails it."""
-_ITS_SYSTEM = (OSError, MemoryError)
-"""Exceptions that need not happen elsewhere. Others are the run's own, and would come again."""
+_ITS_SYSTEM = (OSError, MemoryError)  # need not happen elsewhere; others would come again
 _SECONDS_TO_STOP = 5.0
 
 
@@ -37,12 +31,9 @@ _SECONDS_TO_STOP = 5.0
 class Failure:
     """Why a run has no result."""
 
-    error: str
-    """One line."""
-    traceback: str | None = None
-    """Where it was raised, if it was raised at all."""
-    lost: bool = False
-    """Whether its machine or process failed it, so that it may succeed elsewhere."""
+    error: str  # one line
+    traceback: str | None = None  # where it was raised, if it was raised at all
+    lost: bool = False  # its machine or process failed it, so that it may succeed elsewhere
 
 
 @dataclass(frozen=True)
@@ -50,31 +41,11 @@ class Finished:
     """All rows of a run that has come to its end."""
 
     rows: list[Row]
-    stored: bool = False
-    """Whether they are in the store already."""
+    stored: bool = False  # whether they are in the store already
 
 
 Message = Row | Finished | Failure
 """A row just recorded, without the columns that are the same in all, or how the run ended."""
-
-
-class Pool(Protocol):
-    """Carries out runs, several at a time. What the caller calls a run is its key."""
-
-    def has_room(self) -> bool:
-        """Whether another run would start at once."""
-
-    def start(self, key: Hashable, run: Run) -> None:
-        """Begin a run."""
-
-    def stop(self, key: Hashable) -> None:
-        """Give up a run: nothing more is heard of it."""
-
-    def messages(self, seconds: float) -> list[tuple[Hashable, Message]]:
-        """What has happened, after waiting so long at most; a run that has ended is forgotten."""
-
-    def close(self) -> None:
-        """Give up what is still under way."""
 
 
 @dataclass
@@ -83,15 +54,17 @@ class Job:
 
     key: Hashable
     run: Run
-    handle: Any = None
-    """What the pool knows it by."""
+    handle: Any = None  # what the pool knows it by
     losses: int = 0
 
 
-class JobPool(ABC):
-    """What pools share: the runs under way, and that a lost one starts over."""
+class Pool:
+    """Carries out runs, several at a time; one that is lost starts over.
 
-    retries = RETRIES
+    What the caller calls a run is its key. A kind of pool has `_begin`, `_end` and `_hear`.
+    """
+
+    retries = 3  # how often a run starts over whose machine, process or system failed it
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
@@ -130,17 +103,14 @@ class JobPool(ABC):
         for key in list(self.under_way):
             self.stop(key)
 
-    @abstractmethod
     def _begin(self, job: Job) -> None:
-        """Let a job run, which may have been lost before."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _end(self, job: Job) -> None:
-        """Cancel a job."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _hear(self, seconds: float) -> list[tuple[Job, Message]]:
-        """What has happened, after waiting so long at most."""
+        raise NotImplementedError
 
 
 def carry_out(run: Run, tell: Callable[[Row], None]) -> Finished | Failure:
@@ -157,7 +127,7 @@ def carry_out(run: Run, tell: Callable[[Row], None]) -> Finished | Failure:
     return Finished(rows)
 
 
-class Processes(JobPool):
+class Processes(Pool):
     """So many runs at a time, each in a new process that ends with this one."""
 
     retries = 0
@@ -189,7 +159,9 @@ class Processes(JobPool):
             message: Message = connection.recv()
         except (EOFError, OSError):
             process.join()
-            message = Failure(_how_it_ended(process))
+            code = process.exitcode or 0
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            message = Failure(f"its process left no result: {how}")
         if isinstance(message, Finished | Failure):
             process.join()
             connection.close()
@@ -207,19 +179,9 @@ def _interrupt_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _how_it_ended(process: BaseProcess) -> str:
-    code = process.exitcode
-    if code is not None and code < 0:
-        return f"its process was killed by signal {-code} ({signal.Signals(-code).name})"
-    return f"its process ended with exit code {code} and no result"
-
-
-# --- in the worker ---
-
-
 def _work(run: Run, connection: Connection) -> None:
     """One run: its rows, and how it ended, to the launcher."""
-    _end_with_launcher()
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
     connection.send(carry_out(run, tell=connection.send))
 
 
@@ -227,9 +189,5 @@ def _end_with_launcher() -> None:
     """No run goes on without a launcher: the next one would do it a second time."""
     launcher = multiprocessing.parent_process()
     assert launcher is not None
-
-    def watch() -> None:
-        wait([launcher.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    wait([launcher.sentinel])
+    os._exit(1)

@@ -6,18 +6,14 @@ import contextlib
 from itertools import count
 from typing import Any
 
-from imel.bench.pool import Failure, Finished, Job, JobPool, Message, carry_out
+from imel.bench.pool import Failure, Finished, Job, Message, Pool, carry_out
 from imel.bench.run import Run
 from imel.bench.store import Row
 from imel.distributed.connection import connect, cores
 
 
-class RayPool(JobPool):
-    """As many runs at a time as the cluster has cores, or fewer if told so.
-
-    Tasks send their rows through a queue and return all of them, so that machines need not share
-    a file system.
-    """
+class RayPool(Pool):
+    """As many runs at a time as the cluster has cores, or fewer; machines share no file system."""
 
     def __init__(self, address: str, jobs: int | None = None) -> None:
         super().__init__(jobs or 0)
@@ -56,10 +52,8 @@ class RayPool(JobPool):
         ended, _ = self._ray.wait(list(tasks), timeout=seconds)
         # Rows after the wait: those of a run that has ended are then all there, and come first
         jobs = {job.handle[0]: job for job in tasks.values()}
-        heard: list[tuple[Job, Message]] = [
-            (jobs[number], row) for number, row in self._rows() if number in jobs
-        ]
-        return [*heard, *((tasks[task], self._outcome(task)) for task in ended)]
+        rows = ((jobs[number], row) for number, row in self._rows() if number in jobs)
+        return [*rows, *((tasks[task], self._outcome(task)) for task in ended)]
 
     def _rows(self) -> list[tuple[int, Row]]:
         with contextlib.suppress(self._ray.exceptions.RayError):  # progress, which can be missed

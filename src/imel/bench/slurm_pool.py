@@ -11,14 +11,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from imel.bench.pool import Failure, Finished, Job, JobPool, Message, carry_out
+from imel.bench.pool import Failure, Finished, Job, Message, Pool, carry_out
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.errors import ImelError
 from imel.extras import require
 
-_MOST = 1000
-"""Jobs at a time unless told otherwise, which is also how many elements SLURM's arrays may have."""
+_MOST = 1000  # jobs at a time unless told otherwise; as many as SLURM's arrays may have
 _ONE_THREAD = "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1"
 
 
@@ -41,11 +40,10 @@ class Request:
         return ", ".join([*words, *self.sbatch])
 
 
-class SlurmPool(JobPool):
+class SlurmPool(Pool):
     """A job for each run; jobs that are started together are one job array.
 
-    Jobs put their results into the store themselves, so that these outlive the command. The store
-    has to be on a file system that all machines share.
+    Jobs put results into the store themselves, on a file system that all machines share.
     """
 
     def __init__(
@@ -60,8 +58,8 @@ class SlurmPool(JobPool):
         self._submitit = require("submitit", "slurm")
         if cluster == "slurm" and shutil.which("srun") is None:
             raise ImelError("SLURM's srun is not on this machine: run on a login node of a cluster")
-        self._store = store
-        self._executor = self._submitit.AutoExecutor(logs(store), cluster)
+        self._store, self.logs = store, store.folder / "slurm"
+        self._executor = self._submitit.AutoExecutor(self.logs, cluster)
         self._executor.update_parameters(
             name="imel",
             cpus_per_task=1,
@@ -80,15 +78,14 @@ class SlurmPool(JobPool):
             job.handle.cancel(check=False)
 
     def _hear(self, seconds: float) -> list[tuple[Job, Message]]:
-        self._submit([job for job in self.under_way.values() if job.handle is None])
+        if new := [job for job in self.under_way.values() if job.handle is None]:
+            self._submit(new)
         ended = [job for job in self.under_way.values() if job.handle.done()]
         if not ended:
             time.sleep(seconds)
         return [(job, self._outcome(job)) for job in ended]
 
     def _submit(self, jobs: list[Job]) -> None:
-        if not jobs:
-            return
         runs = [job.run for job in jobs]
         try:
             submitted = self._executor.map_array(_work, runs, [self._store.folder] * len(runs))
@@ -104,11 +101,6 @@ class SlurmPool(JobPool):
             printed = f"its job has printed into {job.handle.paths.stderr}"
             return Failure(printed, str(error), lost=True)
         return outcome
-
-
-def logs(store: Store) -> Path:
-    """The folder of what jobs print."""
-    return store.folder / "slurm"
 
 
 def _work(run: Run, folder: Path) -> Finished | Failure:

@@ -1,24 +1,20 @@
 """Results on disk: a folder with one file of JSON lines for each algorithm; runs are appended.
 
 A row that names its task begins a run; what a row lacks is as in the first row of its run. A run
-is finished when its last row is there, and a failed one is a single row with its error. So stores
-are merged by copying or joining files, and what a killed writer left counts for nothing.
+is finished when its last row is there, and a failed one is a single row with its error.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
 import re
-import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from imel.errors import ImelError
-from imel.files import write_atomically
 
 Row = dict[str, Any]
 
@@ -28,7 +24,7 @@ LATEST = Path("runs", ".latest-store")
 """Where `imel bench` notes which store it has filled last."""
 
 _NUMBER = int | float
-_COLUMNS: Mapping[Any, tuple[str, ...]] = {
+_COLUMNS: Mapping[Any, tuple[str, ...]] = {  # what rows hold, by its type
     str: ("task", "algorithm", "settings_hash", "commit", "error"),
     int: ("seed", "steps", "step", "train_episodes"),
     _NUMBER: ("seconds",),
@@ -38,13 +34,11 @@ _COLUMNS: Mapping[Any, tuple[str, ...]] = {
     bool | None: ("dirty",),
     dict: ("overrides",),
 }
-"""What rows hold, by its type."""
 _MAY_LACK = {"cpu_seconds", "processor", "commit", "dirty", "error"}
 _REQUIRED = {name for names in _COLUMNS.values() for name in names} - _MAY_LACK
+# These become headings, and parts of file names
 _NAMES = {"task": r"[\w.:/+-]+", "algorithm": r"[\w.:+-]+", "settings_hash": r"\w+"}
-"""What these may look like: they become headings, and parts of file names."""
 _LARGEST = 1e100
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def identity(row: Row) -> tuple[object, ...]:
@@ -66,13 +60,13 @@ class Store:
         content = "".join(json.dumps(row) + "\n" for row in written).encode()
         path = self.folder / f"{first['algorithm'].replace(':', '.')}.jsonl"
         self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            _append(path, content)
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            path = path.with_stem(f"{path.stem}-{secrets.token_hex(8)}")  # its own, beside it
-            write_atomically(path, content)
+        with path.open("a+b") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)  # without what a killed writer left
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         return path
 
     def rows(self) -> list[Row]:
@@ -88,20 +82,8 @@ class Store:
         return found
 
     def final_row(self, run: Row) -> Row | None:
-        """The last row of the run with these columns, or None where it has not finished."""
+        """The last row of a run, if it has finished."""
         return self.finished().get(identity(run))
-
-
-def _append(path: Path, content: bytes) -> None:
-    """Append lines under a lock; what a killed writer left of a line is cut off first."""
-    with path.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        before = file.read()
-        file.truncate(before.rfind(b"\n") + 1)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _read(path: Path) -> list[Row]:

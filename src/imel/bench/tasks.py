@@ -1,13 +1,11 @@
-"""The tasks of the bench: the paper's eight, more in two groups, and any other Gymnasium id.
-
-The paper's names stand for environments with the state and action dimensions the paper gives.
-"""
+"""The tasks of the bench: the paper's eight, more in two groups, any Gymnasium id; its suites."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,7 +17,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
 from imel.environments.envpool import make_envpool
 from imel.environments.making import make
-from imel.errors import ImelError, nearest_name
+from imel.errors import ImelError, SettingsError, nearest_name
 
 Environment = gymnasium.Env[Any, Any]
 Vector = NDArray[np.floating[Any]]
@@ -33,42 +31,32 @@ class WithoutBodyMasses(gymnasium.ObservationWrapper[Vector, Any, Vector]):
 
     def __init__(self, env: Environment) -> None:
         super().__init__(env)
-        space = env.observation_space
-        assert isinstance(space, spaces.Box)
-        low, high = space.low[self.kept], space.high[self.kept]
-        self.observation_space = spaces.Box(low, high, dtype=space.dtype.type)
+        low, high = (np.full(257, bound) for bound in (-np.inf, np.inf))
+        self.observation_space = spaces.Box(low, high, dtype=np.float64)
 
     def observation(self, observation: Vector) -> Vector:
         """What varies of the observation."""
-        varying: Vector = observation[self.kept]
-        return varying
+        return observation[self.kept]
 
 
 @dataclass(frozen=True)
 class Task:
     """An environment to learn, and for how long."""
 
-    name: str
-    """What the command line and the results call it."""
-    env_id: str
-    """Gymnasium's id."""
-    steps: int = 300_000
-    """Environment steps of a run, unless told otherwise."""
+    name: str  # what the command line and the results call it
+    env_id: str  # Gymnasium's
+    steps: int = 300_000  # of a run, unless told otherwise
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Given to the environment when it is made."""
     wrapper: Callable[[Environment], Environment] | None = None
-    """Put around the environment."""
 
     def make(self) -> Environment:
         """One environment."""
         env = make(self.env_id, **self.env_kwargs)
         return env if self.wrapper is None else self.wrapper(env)
 
-    def make_vector(
-        self, n_envs: int, seed: int, vec_env_cls: type[DummyVecEnv] = DummyVecEnv
-    ) -> VecEnv:
+    def make_vector(self, n_envs: int, seed: int, kind: type[DummyVecEnv] = DummyVecEnv) -> VecEnv:
         """Several copies stepped together; each reports its episodes' plain returns."""
-        return make_vec_env(self.make, n_envs=n_envs, seed=seed, vec_env_cls=vec_env_cls)
+        return make_vec_env(self.make, n_envs=n_envs, seed=seed, vec_env_cls=kind)
 
     def make_envpool(self, n_envs: int, seed: int, threads: int = 1) -> VecEnv:
         """As `make_vector`, stepped by EnvPool."""
@@ -79,7 +67,7 @@ class Task:
 
     def as_json(self) -> dict[str, Any]:
         """What makes the task what it is, beside its name."""
-        wrapper = None if self.wrapper is None else getattr(self.wrapper, "__name__", "unnamed")
+        wrapper = getattr(self.wrapper, "__name__", None)
         return {"env_id": self.env_id, "env_kwargs": dict(self.env_kwargs), "wrapper": wrapper}
 
 
@@ -136,3 +124,62 @@ def find_task(name: str) -> Task:
         reason = f"'{name}' is neither a task nor an environment ({error})"
         raise ImelError(f"{reason}; {nearest_name(name, named)}") from None
     return Task(name, name)
+
+
+# --- suites ---
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A grid with a name: what to run, where the results belong, a small part to try it."""
+
+    tasks: tuple[str, ...]
+    algorithms: tuple[str, ...]
+    store: Path
+    seeds: tuple[int, ...] = (30, 31, 32, 33, 34)  # on which no setting was chosen
+    steps: int | None = None  # of every run, instead of each task's own
+    quick_tasks: tuple[str, ...] = ("mountaincar", "inverted-pendulum")
+    quick_algorithms: tuple[str, ...] = ("ridge", "trpo", "random")
+
+
+_PAPER = Suite(
+    tasks=tuple(TASKS),
+    algorithms=("ridge", "mki", "np", "regressor", "trpo", "trpo-plain", "ppo", "random"),
+    store=Path("results/paper"),
+)
+SUITES: Mapping[str, Suite] = {
+    "paper": _PAPER,
+    "long": Suite(
+        tasks=("double-pendulum", "hopper", "walker2d", "halfcheetah", "ant", "humanoid"),
+        algorithms=("ridge", "trpo", "random"),
+        steps=1_000_000,
+        store=Path("results/long"),
+    ),
+    "untuned": Suite(
+        tasks=tuple(UNTUNED_TASKS),
+        algorithms=("ridge", "trpo", "ppo", "random"),
+        store=Path("results/untuned"),
+        quick_tasks=("swimmer", "reacher"),
+    ),
+    "random": replace(_PAPER, algorithms=("random",), quick_algorithms=("random",)),
+    "spaces": Suite(
+        tasks=tuple(SPACE_TASKS),
+        algorithms=("ridge", "ppo", "random"),
+        seeds=(600, 601, 602, 603, 604),
+        store=Path("results/spaces"),
+        quick_tasks=("levers", "sensors"),
+        quick_algorithms=("ridge", "ppo", "random"),
+    ),
+}
+_FREE = Suite(tuple(TASKS), ("ridge", "mki", "trpo"), Path("runs/bench"), seeds=(0, 1, 2))
+
+
+def find_suite(name: str | None, quick: bool) -> Suite:
+    """The suite of this name or what is run without; quick, a small part in another store."""
+    if name is None:
+        return replace(_FREE, seeds=(0,), steps=4096) if quick else _FREE
+    if name not in SUITES:
+        raise SettingsError(f"unknown suite '{name}'; {nearest_name(name, SUITES)}")
+    suite = SUITES[name]
+    tasks, algorithms, seeds = suite.quick_tasks, suite.quick_algorithms, suite.seeds[:2]
+    return Suite(tasks, algorithms, Path("results/quick"), seeds, 10_000) if quick else suite

@@ -18,26 +18,20 @@ from rich.table import Table
 from imel.bench.launch import choose_pool, grid, launch, unfinished
 from imel.bench.pool import Pool
 from imel.bench.progress import GridProgress
-from imel.bench.slurm_pool import Request, SlurmPool, logs
+from imel.bench.slurm_pool import Request, SlurmPool
 from imel.bench.store import LATEST, Row, Store, identity
-from imel.bench.suites import find_suite
+from imel.bench.tasks import find_suite
 from imel.cli import arguments as flags
 from imel.errors import SettingsError
 from imel.files import write_atomically
 from imel.report.results import TaskResults, cost_ratio, gather
-from imel.runs.plan import Steps
 
 _DESCRIPTION = """\
 Run algorithms on tasks, several seeds of each, side by side; print what came of them.
 
 examples:
-  imel bench paper --quick
   imel bench paper                          every task, 5 seeds: the comparison of the paper
-  imel bench long                           a million steps of the larger tasks, against TRPO
-  imel bench untuned                        five tasks on which no setting was chosen
-  imel bench random                         the returns of acting at random
-  imel bench spaces                         discrete actions, a Dict, pixels: beside PPO
-  imel bench --tasks hopper walker2d --algorithms ridge mki trpo --seeds 0 1 2 3 4
+  imel bench long --quick                   only see that a million steps of larger tasks would run
   imel bench --tasks Pendulum-v1 --algorithms ridge --set trust_region=0.01 memory_size=4096
   imel bench paper --slurm --partition cpu --time 600 --sbatch account=lab
   imel bench --table --store runs/bench
@@ -46,7 +40,6 @@ Results are kept in the store. The same command again does only what is missing 
 run counts as done when task, settings, seed and steps agree. So take a new store for new code.
 `imel report` makes tables and figures of a store."""
 
-_SOME_FAILED = 1
 _COLUMNS = ("return of each seed", "median", "min", "max", "stochastic", "seconds", "cpu / trpo")
 
 
@@ -69,7 +62,7 @@ class BenchArguments:
     trpo, trpo-plain, ppo, random."""
     seeds: Annotated[tuple[int, ...] | None, _of_suite("N ...")] = None
     """One run for each."""
-    steps: Annotated[Steps | None, tyro.conf.arg(metavar="N")] = None
+    steps: flags.Number = None
     """Environment steps of every run; by default the task's own."""
     n_envs: flags.Number = None
     """Environments IMeL steps together; the same as --set n_envs=N."""
@@ -111,10 +104,10 @@ def run(argv: Sequence[str]) -> int:
     runs = grid(suite.tasks, suite.algorithms, suite.seeds, suite.steps, overrides)
     todo = unfinished(runs, store)
     console.print(f"{len(todo)} of {len(runs)} runs to do, results in {suite.store}")
+    pool: Pool
     if given.slurm:
-        pool: Pool = SlurmPool(store, given.job, options, given.jobs)
-        asked = f"each is a SLURM job: {given.job}; logs in {logs(store)}"
-        console.print(asked, soft_wrap=True)
+        pool = SlurmPool(store, given.job, options, given.jobs)
+        console.print(f"each is a SLURM job: {given.job}; logs in {pool.logs}", soft_wrap=True)
     else:
         pool = choose_pool(given.ray, given.jobs)
     with GridProgress(todo, console) as progress:
@@ -124,7 +117,7 @@ def run(argv: Sequence[str]) -> int:
     with contextlib.suppress(OSError):
         write_atomically(LATEST, str(store.folder).encode())
     console.print("curves and tables of it: imel report", highlight=False)
-    return _SOME_FAILED if failed else 0
+    return 1 if failed else 0
 
 
 def _check(given: BenchArguments) -> None:

@@ -14,7 +14,7 @@ from imel.bench.store import LATEST, Store
 from imel.cli.arguments import parse
 from imel.errors import ImelError, SettingsError
 from imel.files import write_atomically
-from imel.report.document import PAPER_FIGURES, make_report, paper_figure, png
+from imel.report.markdown import PAPER_FIGURES, make_report, paper_figure, png
 from imel.report.results import gather
 
 _DESCRIPTION = """\
@@ -22,11 +22,9 @@ Make a report of a store that `imel bench` has filled: learning curves, a table 
 scores over all tasks; as Markdown and PNG. The same rows give the same files.
 
 examples:
-  imel report results/paper
   imel report results/paper --out report --into page.md
   imel report runs/bench --baseline ridge   variants of ridge, made by --set, beside it
-  imel report figure2 results/paper         the paper's Figure 2 from these runs
-  imel report figure3 results/paper"""
+  imel report figure2 results/paper         the paper's Figure 2 (or figure3) from these runs"""
 
 
 @dataclass(frozen=True)

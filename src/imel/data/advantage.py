@@ -20,13 +20,8 @@ def discounted_returns(
     rewards: Tensor, next_values: Tensor, terminated: Tensor, ended: Tensor, gamma: float
 ) -> Tensor:
     """q_t = r_t + gamma q_{t+1}, bootstrapped with the next value where a trajectory is cut."""
-    beyond = next_values * ~terminated  # [T, E]
-    returns = torch.empty_like(rewards)
-    future = beyond[-1]
-    for t in reversed(range(rewards.shape[0])):
-        future = rewards[t] + gamma * torch.where(ended[t], beyond[t], future)
-        returns[t] = future
-    return returns
+    beyond = gamma * next_values * (ended & ~terminated)  # [T, E]
+    return _accumulated(rewards + beyond, gamma * ~ended)
 
 
 def generalised_advantages(
@@ -43,13 +38,16 @@ def generalised_advantages(
     delta_t = r_t + gamma V(s_{t+1}) - V(s_t), with V(s_{t+1}) = 0 after a termination.
     """
     deltas = rewards + gamma * next_values * ~terminated - values
-    decay = gamma * gae_lambda * ~ended  # [T, E]
-    advantages = torch.empty_like(rewards)
-    trace = torch.zeros_like(rewards[0])
-    for t in reversed(range(rewards.shape[0])):
-        trace = deltas[t] + decay[t] * trace
-        advantages[t] = trace
-    return advantages
+    return _accumulated(deltas, gamma * gae_lambda * ~ended)
+
+
+def _accumulated(terms: Tensor, decays: Tensor) -> Tensor:
+    """Return x_t = term_t + decay_t x_{t+1}, from the last one back."""  # [T, E]
+    sums, ahead = torch.empty_like(terms), torch.zeros_like(terms[0])
+    for t in reversed(range(terms.shape[0])):
+        ahead = terms[t] + decays[t] * ahead
+        sums[t] = ahead
+    return sums
 
 
 def estimate_advantages(
@@ -84,16 +82,13 @@ def estimate_advantages(
 def replayed_advantages(
     deltas: Tensor, follows: Tensor, ratios: Tensor, gamma: float, gae_lambda: float
 ) -> tuple[Tensor, Tensor]:
-    """Advantages of remembered transitions under a policy that did not make them, all [N].
+    """Advantages of remembered transitions under another policy, and v - V, the critic's error.
 
-    Rows are in the order of time, and `follows` marks those whose successor is the next row;
-    `deltas` are the temporal differences and `ratios`, at most one, the importance of each action.
+        A_t = delta_t + gamma lambda c_{t+1} A_{t+1},    v_t - V(s_t) = c_t A_t      (all [N])
 
-        A_t = delta_t + gamma lambda c_{t+1} A_{t+1},    v_t - V(s_t) = c_t A_t
-
-    The trace is cut where the present policy would hardly have gone, as in V-trace (Espeholt et
-    al. 2018) and Retrace (Munos et al. 2016). With all ratios one it is GAE. Also returns v - V,
-    the correction of the critic's values.
+    Rows are in the order of time; `follows` marks those whose successor is the next one. Ratios, at
+    most one, cut the trace where the policy would hardly have gone, as in V-trace (Espeholt et al.
+    2018) and Retrace (Munos et al. 2016). With all ratios one it is GAE.
     """
     decay = (gamma * gae_lambda * follows.double()).tolist()
     differences, traces = deltas.double().tolist(), ratios.double().tolist()

@@ -22,14 +22,14 @@ class Critic(nn.Module):
         if torch.is_grad_enabled():
             values: Tensor = self.network(states)
         else:
-            layers = linear_layers(self)
-            values = nn.functional.linear(_inputs(layers, states)[-1], *layers[-1].parameters())
+            last = self.layers[-1]
+            values = nn.functional.linear(_inputs(self.layers, states)[-1], last.weight, last.bias)
         return values.squeeze(-1)
 
-
-def linear_layers(critic: Critic) -> list[nn.Linear]:
-    """Return the layers that have weights, first to last."""
-    return [layer for layer in critic.network if isinstance(layer, nn.Linear)]
+    @property
+    def layers(self) -> list[nn.Linear]:
+        """The layers that have weights, first to last."""
+        return [layer for layer in self.network if isinstance(layer, nn.Linear)]
 
 
 def _inputs(layers: list[nn.Linear], states: Tensor) -> list[Tensor]:
@@ -49,20 +49,14 @@ def fit_critic(
     generator: torch.Generator,
 ) -> float:
     """Regress V^w on the returns; the mean squared error over the last epoch."""
-    layers = linear_layers(critic)
     for parameter in critic.parameters():
         parameter.grad = torch.zeros_like(parameter)
     errors: list[Tensor] = []
     for _ in range(settings.critic_epochs):
         order = torch.randperm(states.shape[0], generator=generator).to(states.device)
-        batches = zip(
-            torch.split(states[order], settings.batch_size),
-            torch.split(returns[order], settings.batch_size),
-            strict=True,
-        )
         errors = []
-        for batch in batches:
-            errors.append(differentiate(layers, *batch))
+        for rows in torch.split(order, settings.batch_size):
+            errors.append(differentiate(critic.layers, states[rows], returns[rows]))
             optimizer.step()
     return float(torch.cat(errors).square().mean()) if errors else 0.0
 
@@ -84,11 +78,3 @@ def differentiate(layers: list[nn.Linear], states: Tensor, returns: Tensor) -> T
         if given is not states:
             gradient = torch.ops.aten.tanh_backward(gradient @ layer.weight, given)
     return error  # [T, 1]
-
-
-def explained_variance(values: Tensor, returns: Tensor) -> float:
-    """1 - Var(returns - values) / Var(returns): 1 is perfect, 0 no better than a constant."""
-    variance = returns.double().var()
-    if not variance > 0:
-        return float("nan")
-    return float(1.0 - (returns - values).double().var() / variance)

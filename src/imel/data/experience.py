@@ -59,11 +59,9 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Context:
-    """The paper's C = {(s, mu*)_i}: memories as an interpolator sees them.
+    """The paper's C = {(s, mu*)_i}: memories as an interpolator sees them, states normalised.
 
-    States are normalised already. `values` are whatever columns are to be interpolated; an
-    interpolator does not know what they mean. Rows of one episode share an id in `episodes`,
-    which is all leave-one-episode-out needs: no view is ever copied to leave something out.
+    Rows of one episode share an id, which is all that leave-one-episode-out needs.
     """
 
     states: Tensor  # [N, d_s]
@@ -76,10 +74,6 @@ class Context:
     def rows(self, index: Tensor) -> Context:
         """The context restricted to some of its rows."""
         return Context(self.states[index], self.values[index], self.episodes[index])
-
-    def without_episodes(self, episodes: Tensor) -> Context:
-        """C^-m as a context of its own: the literal form of leaving episodes out (copies)."""
-        return self.rows(~torch.isin(self.episodes, episodes))
 
 
 def flatten_time(column: Tensor) -> Tensor:

@@ -14,12 +14,7 @@ PRIOR = -1
 
 
 class Memory(nn.Module):
-    """Fixed-capacity columns of experiences with their improved means.
-
-    It is a module so that it moves between devices, is copied and is saved with the policy it
-    belongs to. `means` and `improved_means` are kept apart: their difference is the improvement
-    each memory asks for.
-    """
+    """Fixed-capacity columns of experiences with their improved means, saved with the policy."""
 
     states: Tensor  # [capacity, d_s] raw
     next_states: Tensor  # [capacity, d_s] raw
@@ -38,20 +33,12 @@ class Memory(nn.Module):
 
     def __init__(self, capacity: int, state_dim: int, action_dim: int) -> None:
         super().__init__()
-        widths = {
-            "states": (state_dim,),
-            "next_states": (state_dim,),
-            "actions": (action_dim,),
-            "means": (action_dim,),
-            "behaviour_means": (action_dim,),
-            "improved_means": (action_dim,),
-            "stds": (action_dim,),
-            "rewards": (),
-            "advantages": (),
-            "terminated": (),
-        }
-        for name, width in widths.items():
-            self.register_buffer(name, torch.zeros(capacity, *width))
+        for name in ("states", "next_states"):
+            self.register_buffer(name, torch.zeros(capacity, state_dim))
+        for name in ("actions", "means", "behaviour_means", "improved_means", "stds"):
+            self.register_buffer(name, torch.zeros(capacity, action_dim))
+        for name in ("rewards", "advantages", "terminated"):
+            self.register_buffer(name, torch.zeros(capacity))
         for name in ("episodes", "steps", "iterations"):
             self.register_buffer(name, torch.zeros(capacity, dtype=torch.int64))
         self.register_buffer("_size", torch.zeros((), dtype=torch.int64))
@@ -71,8 +58,7 @@ class Memory(nn.Module):
 
     def column(self, name: str) -> Tensor:
         """Return the valid rows of a column, as a view."""
-        column = self.get_buffer(name)
-        return column[: len(self)]
+        return self.get_buffer(name)[: len(self)]
 
     @property
     def holds_prior(self) -> bool:
@@ -81,26 +67,16 @@ class Memory(nn.Module):
 
     def set_prior(self, states: Tensor, means: Tensor) -> None:
         """Set C^0: a context for the first policy, forgotten when experience comes (note 5)."""
-        count = states.shape[0]
-        if count > self.capacity:
-            raise ValueError(f"{count} prior points do not fit into {self.capacity} rows")
-        self._size.fill_(count)
-        for column in (self.column(name) for name in self.column_names):
-            column.zero_()
-        self.column("states").copy_(states)
-        self.column("next_states").copy_(states)
-        for name in ("actions", "means", "behaviour_means", "improved_means"):
-            self.column(name).copy_(means)
-        self.column("stds").fill_(1.0)
+        self._size.fill_(0)
+        zeros, ids = states.new_zeros(len(states)), torch.arange(len(states), device=states.device)
+        rows = dict.fromkeys(("rewards", "advantages", "terminated", "steps"), zeros)
+        rows |= dict.fromkeys(("states", "next_states"), states)
+        rows |= dict.fromkeys(("actions", "means", "behaviour_means", "improved_means"), means)
         # Each point is an episode of its own, with an id no real episode has
-        self.column("episodes").copy_(-1 - torch.arange(count, device=self.states.device))
-        self.column("iterations").fill_(PRIOR)
+        self.add(rows | {"stds": torch.ones_like(means), "episodes": -1 - ids}, PRIOR)
 
     def add(self, rows: dict[str, Tensor], iteration: int) -> None:
-        """Append rows of one iteration (Alg. 1 l. 12), after forgetting what no longer fits.
-
-        `rows` has every column but `iterations`.
-        """
+        """Append all columns of an iteration (Alg. 1 l. 12); forget what no longer fits."""
         count = rows["states"].shape[0]
         if count > self.capacity:
             raise ValueError(f"{count} transitions do not fit into {self.capacity} rows")
@@ -127,13 +103,8 @@ class Memory(nn.Module):
     def rollouts(self) -> list[tuple[int, slice]]:
         """Return the iteration and the rows of every rollout remembered, the oldest first."""
         iterations, counts = torch.unique_consecutive(self.column("iterations"), return_counts=True)
-        ends = counts.cumsum(0)
-        return [
-            (iteration, slice(end - count, end))
-            for iteration, count, end in zip(
-                iterations.tolist(), counts.tolist(), ends.tolist(), strict=True
-            )
-        ]
+        columns = zip(iterations.tolist(), counts.tolist(), counts.cumsum(0).tolist(), strict=True)
+        return [(iteration, slice(end - count, end)) for iteration, count, end in columns]
 
     def in_time(self) -> tuple[Tensor, Tensor]:
         """Return the order of rows by episode and step, and where the next row follows in time."""

@@ -35,10 +35,7 @@ class RunningMoments(nn.Module):
 
 
 class Normaliser(RunningMoments):
-    """States in units of their deviation, by moments as they were at the last `refresh`.
-
-    Memories keep raw states, so nothing ages.
-    """
+    """States in units of their deviation, by moments as they were at the last `refresh`."""
 
     centre: Tensor  # [d]
     scale: Tensor  # [d]
@@ -91,11 +88,6 @@ class ReturnScale(RunningMoments):
         self.update(torch.from_numpy(returns).reshape(-1, 1))
 
     def scale(self, rewards: Tensor) -> Tensor:
-        """Rewards in units of the returns' deviation."""
-        return rewards / self.deviation
-
-    @property
-    def deviation(self) -> float:
-        """The returns' deviation, by which rewards are divided; one while it is zero."""
+        """Return rewards in units of the returns' deviation; as they are while it is zero."""
         deviation = float(self.variance.sqrt())
-        return deviation if deviation > 1e-8 else 1.0
+        return rewards / (deviation if deviation > 1e-8 else 1.0)

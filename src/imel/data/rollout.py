@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 import numpy as np
@@ -61,22 +62,9 @@ class EpisodeClock:
         self.next_episode += finished.size
 
 
-def collect(
-    env: VecEnv,
-    observations: Any,
-    actor: Actor,
-    n_steps: int,
-    clock: EpisodeClock,
-    generator: torch.Generator,
-    on_step: OnStep,
-) -> tuple[Rollout | None, Any]:
-    """Take `n_steps` steps in every environment: the experience, and the observations after it.
-
-    `on_step` sees the local variables after each step; if it answers False the rollout ends and
-    there is no experience to return. Actions are kept as sampled and clipped for the environment.
-    """
-    noise = draw_noise(env, observations, actor, n_steps, clock, generator)
-    return roll_out(env, observations, actor, noise, clock, on_step)
+Collect = Callable[
+    [VecEnv, Any, Actor, int, EpisodeClock, torch.Generator, OnStep], tuple[Rollout | None, Any]
+]
 
 
 class Sampler(Protocol):
@@ -85,155 +73,123 @@ class Sampler(Protocol):
     def make_environments(self, env_id: str, n_envs: int) -> VecEnv:
         """Copies of an environment."""
 
-    def collect(
-        self,
-        env: VecEnv,
-        observations: Any,
-        actor: Actor,
-        n_steps: int,
-        clock: EpisodeClock,
-        generator: torch.Generator,
-        on_step: OnStep,
-    ) -> tuple[Rollout | None, Any]:
-        """As `collect`, in environments that it has made."""
-
-
-class Steppable(Protocol):
-    """What a rollout needs of a vector environment."""
-
-    num_envs: int
-
-    def step(self, actions: Any) -> Any:
-        """Observations, rewards, dones and infos."""
+    @property
+    def collect(self) -> Collect:
+        """As the function, in environments that it has made."""
 
 
 def draw_noise(
-    env: Steppable,
+    observations: Any, actor: Actor, n_steps: int, clock: EpisodeClock, generator: torch.Generator
+) -> Tensor:
+    """Draw the noise of a rollout that starts from these observations, which must be numbers."""
+    observed, n_envs = actor.observe(observations), len(clock.steps)
+    _require_numbers("observation", observed, (n_envs, observed.shape[1]), clock)
+    return actor.distribution.noise((n_steps, n_envs), generator)
+
+
+def collect(
+    env: Any,
     observations: Any,
     actor: Actor,
     n_steps: int,
     clock: EpisodeClock,
     generator: torch.Generator,
-) -> Tensor:
-    """The noise of a rollout that starts from these observations, which must be numbers."""
-    _require_numbers(actor.observe(observations), np.zeros(env.num_envs), clock)
-    return actor.distribution.noise((n_steps, env.num_envs), generator)
-
-
-def roll_out(
-    env: Steppable,
-    observations: Any,
-    actor: Actor,
-    noise: Tensor,
-    clock: EpisodeClock,
     on_step: OnStep,
+    noise: Tensor | None = None,
 ) -> tuple[Rollout | None, Any]:
-    """`collect` with its noise drawn, one row of it for each step."""  # noise [T, E, d_a]
-    n_steps = noise.shape[0]
+    """Take `n_steps` steps in every environment: the experience, and the observations after it.
+
+    Actions are kept as sampled and clipped for the environment.
+
+    :param env: a vector environment, or what can step like one
+    :param on_step: sees the local variables after each step; if it answers False the rollout ends
+        and there is no experience to return
+    :param noise: [T, E, d_a] as `draw_noise` draws it; drawn here if not given
+    """
+    if noise is None:
+        noise = draw_noise(observations, actor, n_steps, clock, generator)
     observed = actor.observe(observations)  # [E, d_s]
-    columns = _Columns(n_steps, env.num_envs, observed.shape[1], noise.shape[2])
+    shape, width = observed.shape, observed.shape[1]
+    rollout = _empty_rollout(n_steps, shape[0], width, noise.shape[2])
+    # As arrays, for one step is too little work for torch
+    at = SimpleNamespace(**{name: column.numpy() for name, column in vars(rollout).items()})
     drawn, distribution = noise.numpy(), actor.distribution
-    states = torch.from_numpy(columns.states)
     for t in range(n_steps):
-        columns.states[t] = observed
-        means, stds = (column.numpy(force=True) for column in actor.act(states[t]))  # l. 5
-        columns.means[t], columns.stds[t] = means, stds
+        at.states[t] = observed
+        means, stds = (column.numpy(force=True) for column in actor.act(rollout.states[t]))  # l. 5
+        at.means[t], at.stds[t] = means, stds
         actions = distribution.sample(means, stds, drawn[t])  # l. 6: a ~ N(mu, sigma)
-        columns.actions[t] = actions
+        at.actions[t] = actions
         try:
             stepped = env.step(actor.to_environment(actions))
         except (EnvironmentFaultError, KeyboardInterrupt):
             raise
         except BaseException as error:  # an environment may raise anything
-            raise _raised(error, env, clock) from error
+            raise _raised(error, clock) from error
         # What overflows the memory's precision is as bad as infinity, so convert before checking
         with np.errstate(over="ignore"):
             observed, rewards = actor.observe(stepped[0]), np.asarray(stepped[1], dtype=np.float32)
         observations, _, dones, infos = stepped
-        _require_numbers(observed, rewards, clock)
-        columns.rewards[t], columns.next_states[t] = rewards, observed
+        _require_numbers("reward", rewards, shape[:1], clock)
+        _require_numbers("observation", observed, shape, clock)
+        at.rewards[t], at.next_states[t] = rewards, observed
         for i in np.flatnonzero(dones):  # the vector env has moved on to a new episode
-            columns.next_states[t, i] = _last_seen(actor, infos[i], int(i), clock)
+            last = actor.observe(infos[i]["terminal_observation"])
+            _require_numbers("observation", last, (1, width), clock, int(i))
+            at.next_states[t, i] = last[0]
             cut = bool(infos[i].get("TimeLimit.truncated", False))
-            columns.truncated[t, i], columns.terminated[t, i] = cut, not cut
-        columns.episodes[t], columns.steps[t] = clock.episodes, clock.steps
+            at.truncated[t, i], at.terminated[t, i] = cut, not cut
+        at.episodes[t], at.steps[t] = clock.episodes, clock.steps
         clock.tick(dones)
         if not on_step(locals()):
             return None, observations
-    return columns.rollout(), observations  # l. 7
+    return rollout, observations  # l. 7
 
 
-class _Columns:
-    """The rollout's preallocated columns: arrays, for one step is too little work for torch."""
-
-    def __init__(self, n_steps: int, n_envs: int, state_dim: int, action_dim: int) -> None:
-        shape, single = (n_steps, n_envs), np.float32
-        self.states = np.empty((*shape, state_dim), single)
-        self.actions = np.empty((*shape, action_dim), single)
-        self.means = np.empty((*shape, action_dim), single)
-        self.stds = np.empty((*shape, action_dim), single)
-        self.rewards = np.empty(shape, single)
-        self.next_states = np.empty((*shape, state_dim), single)
-        self.terminated = np.zeros(shape, np.bool_)
-        self.truncated = np.zeros(shape, np.bool_)
-        self.episodes = np.empty(shape, np.int64)
-        self.steps = np.empty(shape, np.int64)
-
-    def rollout(self) -> Rollout:
-        """The same memory as tensors."""
-        return Rollout(**{name: torch.from_numpy(column) for name, column in vars(self).items()})
+def _empty_rollout(n_steps: int, n_envs: int, state_dim: int, action_dim: int) -> Rollout:
+    shape = (n_steps, n_envs)
+    widths = dict.fromkeys(("states", "next_states"), state_dim)
+    widths |= dict.fromkeys(("actions", "means", "stds"), action_dim)
+    types = {"rewards": torch.float32, "terminated": torch.bool, "truncated": torch.bool}
+    types |= {"episodes": torch.int64, "steps": torch.int64}
+    vectors = {name: torch.zeros(*shape, width) for name, width in widths.items()}
+    scalars = {name: torch.zeros(shape, dtype=kind) for name, kind in types.items()}
+    return Rollout(**vectors, **scalars)
 
 
-def _usable(values: FloatArray) -> bool:
-    """Return whether all values are numbers whose sums over an episode are numbers as well."""
-    return bool((np.abs(values) <= LARGEST).all())
-
-
-def _require_numbers(observed: FloatArray, rewards: FloatArray, clock: EpisodeClock) -> None:
-    count = len(clock.steps)
-    if len(observed) != count or rewards.shape != (count,):
-        raise EnvironmentFaultError(
-            f"{count} environments returned {len(observed)} observations and rewards of shape "
-            f"{rewards.shape} at step {clock.steps.max()} or before"
-        )
-    if _usable(rewards) and _usable(observed):
+def _require_numbers(
+    what: str,
+    values: FloatArray,
+    shape: tuple[int, ...],
+    clock: EpisodeClock,
+    environment: int | None = None,
+) -> None:
+    """Refuse values of an environment, or of all, whose shape or sums are not as they must be."""
+    usable = np.abs(values) <= LARGEST
+    if values.shape == shape and usable.all():
         return
-    for i, (observation, reward) in enumerate(zip(observed, rewards, strict=True)):
-        if not _usable(reward):
-            _refuse("reward", reward, i, clock)
-        if not _usable(observation):
-            _refuse("observation", observation, i, clock)
-
-
-def _last_seen(
-    actor: Actor, info: dict[str, Any], environment: int, clock: EpisodeClock
-) -> FloatArray:
-    """Return the observation in which an episode ended."""
-    last = actor.observe(info["terminal_observation"])
-    if len(last) != 1:
+    if values.shape != shape:
+        who = "the environments" if environment is None else f"environment {environment}"
         raise EnvironmentFaultError(
-            f"environment {environment} returned a last observation of the wrong shape at step "
-            f"{clock.steps[environment]} of episode {clock.episodes[environment]}",
+            f"{who} returned {what}s of shape {values.shape}, not {shape}, at step "
+            f"{clock.steps.max()} or before",
             environment,
         )
-    if not _usable(last):
-        _refuse("observation", last, environment, clock)
-    return np.asarray(last[0])
-
-
-def _refuse(what: str, values: FloatArray, environment: int, clock: EpisodeClock) -> None:
-    wrong = "too large" if np.isfinite(values).all() else "non-finite"
+    row = int(np.flatnonzero(~usable.reshape(len(values), -1).all(axis=1))[0])
+    place = row if environment is None else environment
+    wrong = "too large" if np.isfinite(values[row]).all() else "non-finite"
     raise NonFiniteError(
-        f"environment {environment} returned a {wrong} {what} {values} at step "
-        f"{clock.steps[environment]} of episode {clock.episodes[environment]}",
-        environment,
+        f"environment {place} returned a {wrong} {what} {values[row]} at step "
+        f"{clock.steps[place]} of episode {clock.episodes[place]}",
+        place,
     )
 
 
-def _raised(error: BaseException, env: Steppable, clock: EpisodeClock) -> EnvironmentFaultError:
-    """An exception of an environment that was not made here, so that it may not be known which."""
-    which = "environment 0" if env.num_envs == 1 else f"one of {env.num_envs} environments"
+def _raised(error: BaseException, clock: EpisodeClock) -> EnvironmentFaultError:
+    """Return the fault of an environment that was not made here: it may not be known which."""
+    count = len(clock.steps)
+    which = "environment 0" if count == 1 else f"one of {count} environments"
     return EnvironmentFaultError(
         f"{which} raised at step {clock.steps.max()} or before: {type(error).__name__}: {error}",
-        0 if env.num_envs == 1 else None,
+        0 if count == 1 else None,
     )

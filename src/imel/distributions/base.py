@@ -29,18 +29,11 @@ LISTED = 6
 class Distribution(ABC):
     """How actions are drawn from the policy's parameters, and what moving them means."""
 
-    width: int
-    """d_a: columns of parameters and of actions."""
-    has_std: bool
-    """Whether it has a standard deviation; if not, columns of stds hold ones."""
-    sizes: list[int]
-    """The number of options of each choice; none where actions are continuous."""
-    starts: Array
-    """The number of the first option of each choice."""
-    parameters: str
-    """What the columns are called."""
-    span: tuple[float, float]
-    """The range of what `shown` returns."""
+    width: int  # d_a: columns of parameters and of actions
+    has_std: bool  # if not, columns of stds hold ones
+    sizes: list[int]  # the number of options of each choice; none where actions are continuous
+    starts: Array  # the number of the first option of each choice
+    span: tuple[float, float]  # the range of what `shown` returns
 
     # --- acting: arrays, for one step is too little work for torch ---
 
@@ -52,21 +45,21 @@ class Distribution(ABC):
     def sample(self, means: Array, stds: Array, noise: Array) -> Array:
         """Return the actions that noise makes of parameters."""
 
-    @abstractmethod
     def mode(self, means: Array) -> Array:
         """Return the deterministic actions."""
+        return means
 
     @abstractmethod
     def emit(self, actions: Array) -> Array:
         """Return actions as Stable-Baselines3 has them: within [-1, 1], or numbers of choices."""
 
-    @abstractmethod
     def encode(self, emitted: Array) -> Array:
         """Return the actions behind what `emit` returns; refuse others with a ValueError."""
+        return emitted
 
-    @abstractmethod
     def demonstrated(self, actions: Array) -> Array:
         """Return parameters of a policy that does as it is shown."""
+        return actions
 
     @abstractmethod
     def diagnose(self, actions: Tensor, means: Tensor, stds: Tensor) -> dict[str, float]:
@@ -75,16 +68,12 @@ class Distribution(ABC):
     # --- explaining ---
 
     @abstractmethod
-    def direction(self, mean: Array) -> Array:
+    def direction(self, means: Array) -> Array:
         """Return the direction in which parameters speak for the deterministic action."""  # [d_a]
 
-    @abstractmethod
     def shown(self, means: Array) -> Array:
         """Return parameters as pictures have them: means, or probabilities."""
-
-    @abstractmethod
-    def words(self, mean: Array, names: Sequence[str]) -> str:
-        """Say in words what the policy does."""
+        return means
 
     # --- learning: all [N, d_a] but for weights, which are [N] ---
 
@@ -92,7 +81,7 @@ class Distribution(ABC):
     def ratios(
         self, actions: Tensor, means: Tensor, stds: Tensor, then_means: Tensor, then_stds: Tensor
     ) -> Tensor:
-        """Return pi(a|s) / b(a|s), the importance of actions taken by another policy."""  # [N]
+        """Return pi(a|s) / b(a|s): how much likelier actions are than for whom took them."""  # [N]
 
     @abstractmethod
     def improve(
@@ -114,9 +103,9 @@ class Distribution(ABC):
         """
 
 
-def listed(words: Sequence[str], longest: int = LISTED) -> str:
+def listed(words: Sequence[str]) -> str:
     """Return words on one line."""
-    return ", ".join(words[:longest]) + (" ..." if len(words) > longest else "")
+    return ", ".join(words[:LISTED]) + (" ..." if len(words) > LISTED else "")
 
 
 def vector(values: Array, longest: int = LISTED, digits: int = 2) -> str:

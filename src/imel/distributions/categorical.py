@@ -26,13 +26,12 @@ class Categorical(Distribution):
     """
 
     has_std = False
-    parameters = "logits"
     span = (0.0, 1.0)
 
     def __init__(self, sizes: Sequence[int], starts: Sequence[int], shape: tuple[int, ...]) -> None:
         self.sizes, self.starts, self._shape = list(sizes), np.array(starts), shape
         self.width = sum(self.sizes)
-        self._edges = np.cumsum(self.sizes)[:-1]
+        self._firsts = np.cumsum([0, *self.sizes[:-1]])  # columns
 
     def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         """Draw from Gumbel's distribution: the largest sum of logit and noise is a sample."""
@@ -45,18 +44,22 @@ class Categorical(Distribution):
 
     def mode(self, means: Array) -> Array:
         """Return the indicators of the likeliest options."""
-        chosen = np.zeros_like(means)
-        for first, best in zip((0, *self._edges), self._best(means), strict=True):
-            np.put_along_axis(chosen, first + best[..., None], 1.0, axis=-1)
-        return chosen
+        return self._indicators(self._best(means))
 
-    def _best(self, values: Array) -> list[Array]:
-        """Return the place of the largest value in each choice."""
-        return [part.argmax(axis=-1) for part in np.split(values, self._edges, axis=-1)]
+    def _indicators(self, chosen: Array) -> Array:
+        """Return ones at the options chosen, zeros elsewhere."""  # [..., choices] -> [..., d_a]
+        actions = np.zeros((*chosen.shape[:-1], self.width), np.float32)
+        np.put_along_axis(actions, self._firsts + chosen, 1.0, axis=-1)
+        return actions
+
+    def _best(self, values: Array) -> Array:
+        """Return the place of the largest value in each choice."""  # [..., choices]
+        parts = np.split(values, self._firsts[1:], axis=-1)
+        return np.stack([part.argmax(axis=-1) for part in parts], axis=-1)
 
     def emit(self, actions: Array) -> Array:
         """Return the numbers of what is chosen."""
-        chosen = np.stack(self._best(actions), axis=-1) + self.starts  # [..., choices]
+        chosen = self._best(actions) + self.starts
         return np.asarray(chosen.reshape((*actions.shape[:-1], *self._shape)))
 
     def encode(self, emitted: Array) -> Array:
@@ -64,10 +67,7 @@ class Categorical(Distribution):
         chosen = np.asarray(emitted, np.float64).reshape(-1, len(self.sizes)) - self.starts
         if ((chosen != chosen.round()) | (chosen < 0) | (chosen >= self.sizes)).any():
             raise ValueError("not the number of an option")
-        actions = np.zeros((len(chosen), self.width), np.float32)
-        firsts = np.array([0, *self._edges])
-        np.put_along_axis(actions, (firsts + chosen).astype(np.int64), 1.0, axis=1)
-        return actions
+        return self._indicators(chosen.astype(np.int64))
 
     def demonstrated(self, actions: Array) -> Array:
         """Return logits that prefer what was chosen, by `_SURE` to each other option."""
@@ -80,13 +80,12 @@ class Categorical(Distribution):
         most = float(np.log(self.sizes).sum()) or 1.0
         return {"entropy": float(-(logs.exp() * logs).sum(dim=-1).mean()) / most}
 
-    def direction(self, mean: Array) -> Array:
-        """Return the indicators of what is chosen: along them logits speak for it."""
-        return self.mode(mean)
+    direction = mode
+    """The indicators of what is chosen: along them logits speak for it."""
 
     def shown(self, means: Array) -> Array:
         """Return probabilities."""
-        return np.asarray(self.probabilities(torch.as_tensor(means)))
+        return np.asarray(self.log_probabilities(torch.as_tensor(means)).exp())
 
     def words(self, mean: Array, names: Sequence[str]) -> str:
         """Name the options of a single choice by probability, of several choices what is chosen."""
@@ -104,10 +103,6 @@ class Categorical(Distribution):
         """Return the columns of each choice."""
         return torch.split(columns, self.sizes, dim=-1)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Return each option's probability."""
-        return self.log_probabilities(logits).exp()
-
     def ratios(
         self, actions: Tensor, means: Tensor, stds: Tensor, then_means: Tensor, then_stds: Tensor
     ) -> Tensor:
@@ -118,7 +113,7 @@ class Categorical(Distribution):
 
     def gradients(self, weights: Tensor, actions: Tensor, logits: Tensor) -> Tensor:
         """Return the gradient of w log pi(a|s) by the logits: w (a - p)."""
-        return weights.double()[:, None] * (actions - self.probabilities(logits))
+        return weights.double()[:, None] * (actions - self.log_probabilities(logits).exp())
 
     def improve(
         self, weights: Tensor, actions: Tensor, means: Tensor, stds: Tensor, budget: float

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imel.distributions.base import Array, Distribution, vector
+from imel.distributions.base import Array, Distribution
 
 StdMode = Literal["advantage", "paper"]
 
@@ -23,7 +23,6 @@ class Gaussian(Distribution):
     """Continuous actions around a mean; policy units map the bounds to [-1, 1]."""
 
     has_std = True
-    parameters = "mean"
     span = (-1.0, 1.0)
 
     def __init__(self, width: int) -> None:
@@ -37,44 +36,29 @@ class Gaussian(Distribution):
         """Return mu + sigma noise."""
         return np.asarray(means + stds * noise)
 
-    def mode(self, means: Array) -> Array:
-        """Return the means."""
-        return means
-
     def emit(self, actions: Array) -> Array:
         """Clip actions to [-1, 1]."""
         return np.clip(actions, -1.0, 1.0)
-
-    def encode(self, emitted: Array) -> Array:
-        """Return the actions, which may be outside of [-1, 1]."""
-        return emitted
-
-    def demonstrated(self, actions: Array) -> Array:
-        """Return the actions as means."""
-        return actions
 
     def diagnose(self, actions: Tensor, means: Tensor, stds: Tensor) -> dict[str, float]:
         """Return the share of clipped actions, and sigma."""
         outside = (actions.abs() > 1.0).any(dim=-1)
         return {"clipped_actions": float(outside.float().mean()), "std": float(stds.mean())}
 
-    def direction(self, mean: Array) -> Array:
+    def direction(self, means: Array) -> Array:
         """Return that of the mean."""
-        return np.asarray(mean / (float(np.linalg.norm(mean)) or 1.0))
-
-    def shown(self, means: Array) -> Array:
-        """Return the means."""
-        return means
-
-    def words(self, mean: Array, names: Sequence[str]) -> str:
-        """Return the mean."""
-        return f"mean {vector(mean)}"
+        return np.asarray(means / (float(np.linalg.norm(means)) or 1.0))
 
     def ratios(
         self, actions: Tensor, means: Tensor, stds: Tensor, then_means: Tensor, then_stds: Tensor
     ) -> Tensor:
         """Return the ratios of the densities."""
-        return importance_ratios(actions, means, stds, then_means, then_stds)
+        now = ((actions - means) / stds).double()
+        then = ((actions - then_means) / then_stds).double()
+        scale = (then_stds / stds).double().log()
+        logarithm = ((then.square() - now.square()) / 2.0 + scale).sum(dim=-1)  # [N]
+        # Beyond e^60 a ratio says no more than "far likelier", and would overflow
+        return logarithm.clamp(-60.0, 60.0).exp().to(actions.dtype)
 
     def improve(
         self, weights: Tensor, actions: Tensor, means: Tensor, stds: Tensor, budget: float
@@ -85,16 +69,15 @@ class Gaussian(Distribution):
 
     def kls(self, shifts: Tensor, means: Tensor, stds: Tensor) -> Tensor:
         """Return |delta|^2 / (2 sigma^2)."""
-        return shift_kls(shifts, stds)
+        return (shifts / stds).double().square().sum(dim=-1) / 2.0
 
     def step_length(
         self, shifts: Tensor, means: Tensor, stds: Tensor, new: int, mean_kl: float, peak_kl: float
     ) -> float:
         """Return beta in closed form: the KL is quadratic in it."""
         kls = self.kls(shifts, means, stds)
-        return min(
-            step_scale(float(kls[-new:].mean()), mean_kl), step_scale(float(kls.max()), peak_kl)
-        )
+        reached = (float(kls[-new:].mean()), mean_kl), (float(kls.max()), peak_kl)
+        return float(min((bound / kl) ** 0.5 if kl > 0.0 else 0.0 for kl, bound in reached))
 
 
 def step_size(
@@ -151,18 +134,6 @@ def next_std(improved: Tensor, previous: Tensor, min_std: float) -> Tensor:
     return torch.minimum(mean, 2.0 * previous).clamp_min(min_std)
 
 
-def importance_ratios(
-    actions: Tensor, means: Tensor, stds: Tensor, behaviour_means: Tensor, behaviour_stds: Tensor
-) -> Tensor:
-    """pi(a|s) / b(a|s): how much likelier an action is now than for the policy that took it."""
-    now = ((actions - means) / stds).double()
-    then = ((actions - behaviour_means) / behaviour_stds).double()
-    scale = (behaviour_stds / stds).double().log()
-    logarithm = ((then.square() - now.square()) / 2.0 + scale).sum(dim=-1)  # [N]
-    # Beyond e^60 a ratio says no more than "far likelier", and would overflow
-    return logarithm.clamp(-60.0, 60.0).exp().to(actions.dtype)
-
-
 def std_gradient(advantages: Tensor, actions: Tensor, means: Tensor, stds: Tensor) -> Tensor:
     """Natural policy gradient on log sigma: mean_t A_t ((a_t - mu_t)^2 / sigma^2 - 1) / 2."""
     noise = ((actions - means) / stds).square() - 1.0  # [T, d_a]
@@ -174,16 +145,3 @@ def adapted_std(std: Tensor, step: Tensor, min_std: float, max_std: float) -> Te
     # One noisy batch must not make sigma vanish, nor explode (paper note 3)
     step = torch.nan_to_num(step).clamp(-0.2, 0.2)
     return (std * step.exp()).clamp(min_std, max_std)
-
-
-def step_scale(kl: float, trust_region: float) -> float:
-    """beta such that a step of this KL, times beta, has the trust region's.
-
-    The KL of a shift of means is quadratic in its length. Zero where there is no step to scale.
-    """
-    return float((trust_region / kl) ** 0.5) if kl > 0.0 else 0.0
-
-
-def shift_kls(shifts: Tensor, stds: Tensor) -> Tensor:
-    """|delta_t|^2 / (2 sigma_t^2): the KL of moving each mean by delta_t."""  # [T]
-    return (shifts / stds).double().square().sum(dim=-1) / 2.0

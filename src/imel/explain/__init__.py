@@ -2,8 +2,6 @@
 
 policy + observation -> LessonExplanation of a `RidgePolicy`: the episodes that taught the action
                      -> Explanation of any other: the memories it is computed from
-
-A policy knows how it is explained and what it can do without: `explain`, `without`.
 """
 
 from __future__ import annotations
@@ -18,27 +16,20 @@ from numpy.typing import NDArray
 from imel.errors import ImelError
 from imel.explain.by_lessons import LessonExplanation
 from imel.explain.by_memories import Explanation
-from imel.explain.familiarity import Familiarity, familiarity_of
+from imel.explain.familiarity import familiarity_of
 from imel.explain.reduced import P, chosen_rows
 from imel.policies.base import Policy, Rows
 from imel.policies.names import DimensionNames, names_for
 
-__all__ = [
-    "Explanation",
-    "Familiarity",
-    "LessonExplanation",
-    "explain",
-    "familiarity_of",
-    "policy_without",
-]
+__all__ = ["Explanation", "LessonExplanation", "explain", "familiarity_of", "policy_without"]
 
 
 def explain(
     policy: Policy,
     observation: NDArray[Any],
-    without: Rows | None = None,
-    without_episodes: Rows | None = None,
-    without_lessons: Rows | None = None,
+    without: Rows = None,
+    without_episodes: Rows = None,
+    without_lessons: Rows = None,
     names: DimensionNames | None = None,
 ) -> Any:
     """Explain the policy's mean at an observation, or at each of several, which gives a list.
@@ -63,22 +54,15 @@ def explain(
     return explained[0] if states.ndim == 1 else explained
 
 
-def policy_without(
-    policy: P,
-    rows: Rows | None = None,
-    episodes: Rows | None = None,
-    lessons: Rows | None = None,
-) -> P:
+def policy_without(policy: P, rows: Rows = None, episodes: Rows = None, lessons: Rows = None) -> P:
     """Return a copy of the policy that lacks some memories, or some lessons of a `RidgePolicy`.
 
-    Learned weights, normaliser and sigma are those of before. It answers what this policy would do
-    without what it was taught there, not what a run that never saw it would have become: later
-    lessons, which may have made up for those taken back, stay.
+    It is what this policy does without what it was taught there, not what a run that never saw it
+    would have become: weights, normaliser, sigma and later lessons stay.
 
     :param rows: rows of the memory, or a mask over them (not of a `RidgePolicy`)
     :param episodes: episodes whose memories are left out (not of a `RidgePolicy`)
-    :param lessons: episodes whose lessons are taken back (`RidgePolicy`); an episode that was
-        merged into a period is taken back with the whole of it
+    :param lessons: episodes whose lessons, or the periods they are in, are taken back
     """
     return policy.without(lessons=lessons, rows=rows, episodes=episodes)
 
@@ -89,17 +73,14 @@ def _checked(policy: Policy, observation: NDArray[Any]) -> NDArray[Any]:
     given = isinstance(observation, np.ndarray) and observation.shape[-1:] == (width,)
     if policy.features_extractor is not None and not given:
         try:
-            several = policy.obs_to_tensor(observation)[1]
+            observed, several = policy.observe(observation), policy.obs_to_tensor(observation)[1]
         except (ValueError, TypeError) as error:
             raise ImelError(f"the policy cannot observe this: {error}") from None
-        observed = policy.observe(observation)
         return observed if several else observed[0]
     states = np.asarray(observation, dtype=np.float32)
-    if states.ndim not in (1, 2) or states.shape[-1] != width:
+    if states.ndim not in (1, 2) or states.shape[-1] != width or not np.isfinite(states).all():
         raise ImelError(
-            f"observations of shape ({width},) are explained, or several as (T, {width}), "
-            f"not {states.shape}"
+            f"finite observations of shape ({width},) are explained, or several as (T, {width}), "
+            f"not {states if states.size <= width else states.shape}"
         )
-    if not np.isfinite(states).all():
-        raise ImelError("the observation is not finite")
     return states

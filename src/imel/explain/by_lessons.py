@@ -2,8 +2,7 @@
 
     mean = phi(s)^T theta = sum_e phi(s)^T theta_e
 
-A lesson is what one episode (or a period of merged ones) has added to the coefficients theta. The
-sum is exact: it is the policy's mean before clipping.
+A lesson is what one episode (or a period of merged ones) has added to the coefficients theta.
 """
 
 from __future__ import annotations
@@ -22,10 +21,8 @@ from imel.explain.lesson_words import episode_words, number, return_words, short
 from imel.policies import RidgePolicy
 from imel.policies.names import DimensionNames
 
-TOP_SHARE = 0.5
-"""`top_lessons`: the fewest lessons with this share of all that speaks for the mean."""
-MIN_OPPOSING_SHARE = 0.01
-"""`opposing`: lessons that cancel at least this share of all that speaks for the mean."""
+TOP_SHARE, MIN_OPPOSING_SHARE = 0.5, 0.01
+"""Of all that speaks for the mean: what `top_lessons` have, what one that is `opposing` cancels."""
 _NAMED, _SLIGHT = 3, 0.01
 """State dimensions named at most, and the least slope of one beside the steepest."""
 _SAME = 0.05
@@ -36,11 +33,7 @@ _STEP = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class LessonContributions:
-    """What each lesson adds to a mean, the largest contribution first.
-
-    Contributions are compared by their Euclidean norm in policy units, in which every dimension of
-    the action has the range [-1, 1].
-    """
+    """What each lesson adds to a mean, the largest first by the Euclidean norm in policy units."""
 
     episodes: Array  # [L] the (first) episode of the lesson: what `policy_without` takes
     counts: Array  # [L] episodes in it; more than one in a merged period
@@ -52,18 +45,10 @@ class LessonContributions:
     def __len__(self) -> int:
         return len(self.episodes)
 
-    @property
-    def demonstrated(self) -> Array:
-        """Which of them are of a warm start: they end before the run's first step."""  # [L] bool
-        return np.asarray(self.steps[:, 1] == 0)
-
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class LessonExplanation(Readable):
-    """An action's mean and every lesson's part in it: `lessons.contributions` sum to `mean`.
-
-    It explains the deterministic policy, before its actions are clipped to the action range.
-    """
+    """A mean before clipping, and every lesson's part: `lessons.contributions` sum to `mean`."""
 
     kind: ClassVar = "lessons"
     exact: ClassVar = True
@@ -76,10 +61,7 @@ class LessonExplanation(Readable):
 
     @property
     def projection(self) -> Array:
-        """What each lesson adds in the direction of the mean; their sum is the mean's norm.
-
-        Where actions are discrete: what it adds to the logits of the options that are chosen.
-        """  # [L]
+        """What each lesson adds along the mean, or to the logits of what is chosen."""  # [L]
         return np.asarray(self.lessons.contributions @ self.distribution.direction(self.mean))
 
     @property
@@ -103,17 +85,8 @@ class LessonExplanation(Readable):
         return np.asarray(order[self.shares[order] < -MIN_OPPOSING_SHARE])
 
     @property
-    def cancelled_share(self) -> float:
-        """All that speaks against the mean, as a share of what speaks for it."""
-        return float(np.maximum(-self.shares, 0.0).sum())
-
-    @property
     def cumulative_contributions(self) -> tuple[Array, Array]:
-        """Cumulative contributions under the current policy: steps [L] and sums [L, d_a].
-
-        Steps are those of the run before each lesson; the last sum is the mean. Policies of the
-        past are not kept.
-        """
+        """Steps [L] of the run, and sums [L, d_a] of lessons up to them: the last is the mean."""
         lessons = self.lessons
         order = np.lexsort((lessons.episodes, lessons.steps[:, 0]))
         return lessons.steps[order, 0], np.cumsum(lessons.contributions[order], axis=0)
@@ -123,13 +96,11 @@ class LessonExplanation(Readable):
         order = np.argsort(self.lessons.episodes)
         firsts, counts = self.lessons.episodes[order], self.lessons.counts[order]
         (row,) = lesson_rows(firsts, counts, np.array([lesson]))
-        of_it = np.searchsorted(firsts, self.remembered["episodes"], side="right") - 1 == row
-        rows = np.flatnonzero(of_it)
-        order = np.lexsort([self.remembered[name][rows] for name in ("steps", "episodes")])
-        rows = rows[order]
-        return Experiences(rows=rows, **{name: self.remembered[name][rows] for name in COLUMNS})
-
-    # --- words ---
+        memory = self.remembered
+        of_it = np.searchsorted(firsts, memory["episodes"], side="right") - 1 == row
+        in_time = np.lexsort((memory["steps"], memory["episodes"]))
+        rows = in_time[of_it[in_time]]
+        return Experiences(rows=rows, **{name: memory[name][rows] for name in COLUMNS})
 
     @property
     def headings(self) -> tuple[str, ...]:
@@ -154,7 +125,7 @@ class LessonExplanation(Readable):
 
     def sentence(self) -> str:
         """Say which lessons taught the mean, when, and how many speak against it."""
-        top, shown = self.top_lessons, self.lessons.demonstrated
+        top, shown = self.top_lessons, self.lessons.steps[:, 1] == 0  # before the run's first step
         if not len(top):
             return f"{self.answer}: no lesson has taught the policy anything here"
         parts = []
@@ -162,7 +133,7 @@ class LessonExplanation(Readable):
             parts.append(f"{shown[top].sum():,} of {shown.sum():,} demonstrations")
         if not shown[top].all():
             parts.append(self._own_words(top[~shown[top]], int((~shown).sum())))
-        count, cancelled = len(self.opposing), self.cancelled_share
+        count, cancelled = len(self.opposing), float(np.maximum(-self.shares, 0.0).sum())
         noun = f"{count:,} lesson{'' if count == 1 else 's'}" if count else "no single lesson"
         share = f" ({100 * cancelled:.0f} % cancels out)" if cancelled >= 0.005 else ""
         return (
@@ -256,11 +227,7 @@ def _table(policy: RidgePolicy, contributions: Tensor) -> LessonContributions:
 
 
 def lesson_rows(firsts: Array, counts: Array, episodes: Array) -> Array:
-    """Return the row of each episode's lesson; of a merged one that of its period.
-
-    :param firsts: [L] the first episode of each row, ascending
-    :param counts: [L] episodes in each row
-    """
+    """Return the row of each episode's lesson or period, by first episodes and counts of rows."""
     rows = np.searchsorted(firsts, episodes, side="right") - 1
     # A period reaches to the next row, a single episode no further than itself
     ends = np.where(counts == 1, firsts + 1, np.append(firsts[1:], firsts[-1] + counts[-1]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd.functional import jacobian
 
-from imel.data.experience import Context
 from imel.errors import ImelError
 from imel.explain.explanation import COLUMNS, Array, Experiences, Readable, common_fields
-from imel.policies import PaperPolicy, Policy
+from imel.policies import Policy
 from imel.policies.names import DimensionNames
 from imel.policies.paper.interpolator import Weighted, effective_neighbours
 
@@ -21,18 +19,13 @@ Kind = Literal["sum", "attention", "sensitivity", "none", "unknown"]
 """What a memory's weight is; where it is zero, the memories are in order of distance."""
 
 _CONNECTION: dict[Kind, str] = {
-    # Its share in the mean, which is the sum of all contributions
     "sum": "is the sum of what {count:,} memories add, and rests on about {about} of them",
-    # How much the network looked at it; what it made of that is not a sum
     "attention": "comes from a network whose attention rests on about {about} of {count:,} "
     "memories (where it looked, not what they added)",
-    # How much the mean would move with its value, as a share of all such movements
     "sensitivity": "is computed from {count:,} memories and is sensitive to about {about} of them "
     "(shares of d mean / d mu*, not what they added)",
-    # Zero: memories take no part in the mean
     "none": "comes from a network that does not consult its {count:,} memories; the nearest are "
     "shown",
-    # Zero: the policy cannot be differentiated by the values of its memories
     "unknown": "is computed in a way that hides what its {count:,} memories add; the nearest are "
     "shown",
 }
@@ -45,16 +38,14 @@ Parts = tuple[Kind, Tensor, Tensor]
 class Explanation(Readable, Experiences):
     """An action's mean and every memory's part in it, the largest weight first.
 
-    If `exact`, `contributions` sum to `mean`, which is the mean before clipping. Otherwise they
-    are weights times values where there is attention, and first derivatives times values where
-    there is sensitivity.
+    If `exact`, `contributions` sum to `mean` before clipping. Otherwise they are weights (or first
+    derivatives, where there is sensitivity) times values.
     """
 
     widths = (7, 7, 5, 9)
 
     kind: Kind
-    effective_neighbours: float
-    """exp of the weights' entropy: how many memories the mean rests on."""
+    effective_neighbours: float  # how many memories the mean rests on
     weights: Array  # [N]
     contributions: Array  # [N, d_a] what each memory adds to the mean
 
@@ -98,78 +89,13 @@ class Explanation(Readable, Experiences):
 
 
 def explain_memories(policy: Policy, states: Tensor, names: DimensionNames) -> list[Explanation]:
-    """Explain means of any policy at raw states [T, d_s] by their slopes along memories' values.
-
-    Where a policy cannot be differentiated by the improved means in its memory, the memories are
-    shown in order of distance.
-    """
-
-    memory = policy.memory
-
-    def mean(state: Tensor, values: Tensor) -> Tensor:
-        improved, cache = memory.improved_means, policy.cache
-        try:
-            memory.improved_means, policy.cache = values, {}
-            return policy._act(state)[0][0]
-        finally:
-            memory.improved_means, policy.cache = improved, cache
-
-    def parts(state: Tensor) -> Parts:
-        return _slopes(policy, state, mean, "unknown")
-
-    return _explanations(policy, states, names, parts)
-
-
-def explain_interpolation(
-    policy: PaperPolicy, states: Tensor, names: DimensionNames
-) -> list[Explanation]:
-    """Explain the means of one of the paper's policies: exactly where memories have weights."""
-
-    def mean(state: Tensor, values: Tensor) -> Tensor:
-        context = policy.context()
-        varied = Context(context.states, values, context.episodes)
-        # Leaving out an episode that nobody remembers leaves out nothing, and can be differentiated
-        nobody = (context.episodes.max() + 1)[None]
-        target = Context(policy.normaliser(state), torch.zeros_like(values[:1]), nobody)
-        return policy.interpolator.leave_one_out(varied, target).mean[0]
-
-    def parts(state: Tensor) -> Parts:
-        place, conditioned = policy.normaliser(state), policy.conditioned
-        if not isinstance(conditioned, Weighted):
-            return _slopes(policy, state, mean, "none")
-        with torch.no_grad():
-            weights, added = conditioned.weights(place)[0], conditioned.contributions(place)[0]
-        return "sum" if conditioned.exact else "attention", weights, added
-
-    return _explanations(policy, states, names, parts)
-
-
-def _slopes(
-    policy: Policy, state: Tensor, mean: Callable[[Tensor, Tensor], Tensor], without: Kind
-) -> Parts:
-    """Return how much the mean changes with each memory's value, and that times the value.
-
-    For a linear smoother that product is the exact contribution; here it is the first order's.
-    """
-    values = policy.memory.column("improved_means").clone()
-    try:
-        slopes: Tensor = jacobian(lambda varied: mean(state, varied), values)  # type: ignore[no-untyped-call]
-    except RuntimeError:  # it is not computed by torch alone
-        slopes = values.new_zeros(values.shape[1], *values.shape)  # [d_a, N, d_a]
-    norms = slopes.square().sum(dim=(0, 2)).sqrt()  # [N]
-    added = torch.einsum("aiv,iv->ia", slopes, values)
-    return ("sensitivity", norms / norms.sum(), added) if norms.any() else (without, norms, added)
-
-
-def _explanations(
-    policy: Policy, states: Tensor, names: DimensionNames, parts: Callable[[Tensor], Parts]
-) -> list[Explanation]:
+    """Explain the deterministic means of any policy at raw states by its memories."""  # [T, d_s]
     if not len(policy.memory):
         raise ImelError("the policy remembers nothing yet: it has not been trained")
     columns = {name: policy.memory.column(name) for name in COLUMNS}
     explained = []
     for state, fields in zip(states, common_fields(policy, states, names), strict=True):
-        kind, weights, added = parts(state[None])
+        kind, weights, added = _parts(policy, state[None])
         if weights.any():
             # Of a smoother with negative weights, how many it rests on is about their sizes
             about = float(effective_neighbours(weights.abs()[None]))
@@ -184,3 +110,22 @@ def _explanations(
         fields |= {"kind": kind, "effective_neighbours": about, "rows": order.cpu().numpy()}
         explained.append(Explanation(**fields))
     return explained
+
+
+def _parts(policy: Policy, state: Tensor) -> Parts:
+    """Return what memories add to the mean: by their weights, else slopes times their values."""
+    conditioned = policy.conditioned
+    if isinstance(conditioned, Weighted):
+        place = policy.normaliser(state)
+        weights, added = conditioned.weights(place)[0], conditioned.contributions(place)[0]
+        return "sum" if conditioned.exact else "attention", weights, added
+    values = policy.memory.column("improved_means").clone()
+    try:
+        slopes: Tensor = jacobian(lambda given: policy.mean_by_values(state, given), values)  # type: ignore[no-untyped-call]
+    except RuntimeError:  # it is not computed by torch alone
+        slopes = values.new_zeros(values.shape[1], *values.shape)  # [d_a, N, d_a]
+    norms = slopes.square().sum(dim=(0, 2)).sqrt()  # [N]
+    added = torch.einsum("aiv,iv->ia", slopes, values)
+    if norms.any():
+        return "sensitivity", norms / norms.sum(), added
+    return "unknown" if conditioned is None else "none", norms, added

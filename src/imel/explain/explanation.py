@@ -13,7 +13,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imel.distributions import Distribution, listed, vector
+from imel.distributions import Categorical, Distribution, listed, vector
 from imel.explain.familiarity import familiarity_of
 from imel.policies import Policy
 from imel.policies.names import DimensionNames
@@ -52,20 +52,13 @@ COLUMNS = tuple(field.name for field in fields(Experiences) if field.name != "ro
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Readable(ABC):
-    """A mean, and words for where it comes from.
+    """A mean, and where it comes from: arrays in policy units, words in the environment's."""
 
-    Arrays are in policy units (the action range is [-1, 1]), words in the environment's units.
-    """
-
-    widths: ClassVar[tuple[int, ...]]
-    """Characters of all columns of the table but the last, in a pipe."""
+    widths: ClassVar[tuple[int, ...]]  # characters of all columns but the last, in a pipe
 
     observation: Array  # [d_s] raw
     mean: Array  # [d_a] before it is clipped to the action range; logits of discrete actions
-    familiarity: float
-    """The share of remembered states that are at least as far from the other episodes as this
-    state is from memory: 1 is as familiar as anything remembered, 0 farther off than any memory.
-    NaN if fewer than two episodes are remembered."""
+    familiarity: float  # the share of remembered states that are as unusual, or NaN
     names: DimensionNames
     distribution: Distribution
     middle: Array | float = 0.0  # [d_a] of the action range, in the environment's units
@@ -96,7 +89,7 @@ class Readable(ABC):
     @property
     def answer(self) -> str:
         """What the policy does, in words."""
-        if self.distribution.sizes:
+        if isinstance(self.distribution, Categorical):
             return self.distribution.words(self.mean, self.names.action)
         clipped = " before clipping" if np.abs(self.mean).max() > 1.0 else ""
         return f"mean {self.in_units(self.mean)}{clipped}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,50 +24,47 @@ many states are equal."""
 _AT_ONCE = 1 << 22
 """Distances held at a time: 16 MiB of float32."""
 
-
-class Familiarity:
-    """Ranks a state's distance to memory among the memories' leave-one-episode-out distances.
-
-    Distances are those of the learned kernel's features in MKI, of normalised states otherwise.
-    A state like those remembered, from an episode that is not, gets any score with the same
-    probability; one that is far from all of them gets zero.
-    """
-
-    def __init__(self, policy: Policy) -> None:
-        memory, generator = policy.memory, torch.Generator().manual_seed(0)
-        self._embed = policy.embed
-        some = torch.randperm(len(memory), generator=generator)[:_SEARCHED].to(policy.device)
-        self._episodes = memory.column("episodes")[some]
-        self._keys = self._embed(memory.column("states")[some])  # [N, d]
-        _, sizes = torch.unique(self._episodes, return_counts=True)
-        others = len(self._keys) - max(sizes.tolist(), default=0)  # outside the longest episode
-        self._neighbours = min(NEIGHBOURS, others)
-        self._reference: Tensor | None = None  # [R] ascending
-        if self._neighbours > 0:
-            compared = self._nearest(self._keys[:_COMPARED], self._episodes[:_COMPARED])
-            self._reference = compared.sort().values
-
-    def __call__(self, states: Tensor) -> NDArray[Any]:
-        """Return the share of memories that are at least as unusual as each raw state."""  # [T]
-        if self._reference is None:
-            return np.full(len(states), np.nan)
-        near = self._nearest(self._embed(states))
-        nearer = torch.searchsorted(self._reference, near - _ROUNDING)
-        return np.asarray(1.0 - nearer.cpu().numpy() / len(self._reference))
-
-    def _nearest(self, places: Tensor, own: Tensor | None = None) -> Tensor:
-        """Return the mean distance to the nearest memories, `own` episodes left out."""  # [T]
-        size, means = max(1, _AT_ONCE // len(self._keys)), []
-        for start in range(0, len(places), size):
-            distances = torch.cdist(places[start : start + size], self._keys)
-            if own is not None:
-                same = own[start : start + size, None] == self._episodes
-                distances.masked_fill_(same, torch.inf)
-            nearest = distances.topk(self._neighbours, dim=1, largest=False, sorted=False)
-            means.append(nearest.values.mean(dim=1))
-        return torch.cat(means)
+Familiarity = Callable[[Tensor], NDArray[Any]]
+"""The share of memories that are at least as unusual as each raw state: [T, d_s] -> [T]."""
 
 
 def familiarity_of(policy: Policy) -> Familiarity:
-    """Return the scores of a policy as it stands; made once, and again after it has changed."""
-    return policy.cached("familiarity", lambda: Familiarity(policy))
+    """Return the scores of a policy as it stands; made once, and again after it has changed.
+
+    They rank a state's distance to memory among the memories' leave-one-episode-out distances, in
+    the learned kernel's features in MKI, between normalised states otherwise. A state like those
+    remembered, from an episode that is not, gets any score with the same probability; one that is
+    far from all of them gets zero.
+    """
+    return policy.cached("familiarity", lambda: _scores(policy))
+
+
+def _scores(policy: Policy) -> Familiarity:
+    memory, generator = policy.memory, torch.Generator().manual_seed(0)
+    some = torch.randperm(len(memory), generator=generator)[:_SEARCHED].to(policy.device)
+    episodes, keys = memory.column("episodes")[some], policy.embed(memory.column("states")[some])
+    _, sizes = torch.unique(episodes, return_counts=True)
+    # At most as many as there are outside the longest episode
+    neighbours = min(NEIGHBOURS, len(keys) - max(sizes.tolist(), default=0))
+    if neighbours <= 0:
+        return lambda states: np.full(len(states), np.nan)
+
+    def nearest(places: Tensor, own: Tensor | None = None) -> Tensor:
+        """Return the mean distance to the nearest memories, `own` episodes left out."""  # [T]
+        size, means = max(1, _AT_ONCE // len(keys)), []
+        for start in range(0, len(places), size):
+            distances = torch.cdist(places[start : start + size], keys)  # [.., N]
+            if own is not None:
+                distances.masked_fill_(own[start : start + size, None] == episodes, torch.inf)
+            closest = distances.topk(neighbours, dim=1, largest=False, sorted=False)
+            means.append(closest.values.mean(dim=1))
+        return torch.cat(means)
+
+    reference = nearest(keys[:_COMPARED], episodes[:_COMPARED]).sort().values  # [R] ascending
+    embed = policy.embed
+
+    def scores(states: Tensor) -> NDArray[Any]:
+        nearer = torch.searchsorted(reference, nearest(embed(states)) - _ROUNDING)
+        return np.asarray(1.0 - nearer.cpu().numpy() / len(reference))
+
+    return scores

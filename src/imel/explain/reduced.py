@@ -1,8 +1,4 @@
-"""Counterfactuals: a policy without some of its memories or lessons, and which to choose.
-
-A policy that is made of its memory is, without some rows, what the others make of the same weights.
-A `RidgePolicy` is a sum of lessons: without some of them it is the rest of the sum.
-"""
+"""Counterfactuals: a policy without some of its memories or lessons, and which to choose."""
 
 from __future__ import annotations
 
@@ -19,25 +15,22 @@ from imel.policies import Policy, RidgePolicy
 from imel.policies.base import Rows
 
 P = TypeVar("P", bound=Policy)
-R = TypeVar("R", bound=RidgePolicy)
 
 _COMPARED = 64
 """States at most with which the kept states of lessons are compared."""
 
 
-def without_memories(policy: P, rows: Rows | None = None, episodes: Rows | None = None) -> P:
+def without_memories(policy: P, rows: Rows = None, episodes: Rows = None) -> P:
     """Return a copy of the policy that lacks some rows of the memory, or those of some episodes."""
     left_out = torch.as_tensor(np.flatnonzero(chosen_rows(policy, rows, episodes)))
     memory = copy.deepcopy(policy.memory)
     memory.forget_rows(left_out)
-    # The copy has the smaller memory, and nothing that was computed from the whole of it
-    return copy.deepcopy(policy, {id(policy.memory): memory, id(policy.cache): {}})
+    return copy.deepcopy(policy, {id(policy.memory): memory})
 
 
-def without_lessons(policy: R, lessons: Rows) -> R:
+def without_lessons(policy: Any, lessons: Rows) -> Any:
     """Return a copy of the policy from whose coefficients some lessons are subtracted."""
-    reduced = copy.deepcopy(policy, {id(policy.cache): {}})
-    episodes = np.asarray(lessons)
+    reduced, episodes = copy.deepcopy(policy), np.asarray([] if lessons is None else lessons)
     if not episodes.size:
         return reduced
     if episodes.ndim != 1 or not np.issubdtype(episodes.dtype, np.integer):
@@ -53,45 +46,35 @@ def without_lessons(policy: R, lessons: Rows) -> R:
     return reduced
 
 
-def chosen_rows(
-    policy: Policy, rows: Rows | None = None, episodes: Rows | None = None
-) -> NDArray[np.bool_]:
+def chosen_rows(policy: Policy, rows: Rows = None, episodes: Rows = None) -> NDArray[np.bool_]:
     """Return a mask over the memory of what is to be left out; something has to remain."""
     remembered = policy.memory.column("episodes").cpu().numpy()
     if not len(remembered):
         raise ImelError("the policy remembers nothing yet: it has not been trained")
     mask = np.zeros(len(remembered), dtype=bool)
-    if rows is not None and len(rows):
-        try:
+    try:
+        if rows is not None and len(rows):
             mask[np.asarray(rows)] = True
-        except IndexError as error:
-            raise ImelError(
-                f"memories are left out by their rows, 0 to {len(mask) - 1}, or by a mask over "
-                f"{len(mask)} memories: {error}"
-            ) from None
+    except IndexError as error:
+        raise ImelError(
+            f"memories are left out by their rows, 0 to {len(mask) - 1}, or by a mask over "
+            f"{len(mask)} memories: {error}"
+        ) from None
     if episodes is not None:
-        unknown = np.setdiff1d(np.asarray(episodes), remembered)
-        if len(unknown):
-            raise ImelError(
-                f"no memory of episode {unknown[0]}; remembered are {len(np.unique(remembered))} "
-                f"episodes from {remembered.min()} to {remembered.max()}"
-            )
+        for unknown in np.setdiff1d(np.asarray(episodes), remembered):
+            said = f"remembered are some from {remembered.min()} to {remembered.max()}"
+            raise ImelError(f"no memory of episode {unknown}; {said}")
         mask |= np.isin(remembered, np.asarray(episodes))
     if mask.all():
         raise ImelError("at least one memory has to be left")
     return mask
 
 
-# --- how much each lesson matters to the policy as a whole, and which to take back ---
-
-
 def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
     """Return what each lesson adds to the action, as a root mean square over remembered states.
 
-        size_e = sqrt(mean_i |phi_i^T theta_e|^2) = sqrt(tr(theta_e^T (Phi^T Phi / N) theta_e))
-
-    In policy units and in the order of the ledger.
-    """  # [L]
+    sqrt(mean_i |phi_i^T theta_e|^2) = sqrt(tr(theta_e^T (Phi^T Phi / N) theta_e)), in policy units
+    """  # [L] in the order of the ledger
     taught = policy.lessons.column("coefficients")
     squares = ((_moments(policy) @ taught) * taught).sum(dim=(1, 2))
     return np.asarray(squares.clamp_min(0.0).sqrt().cpu())
@@ -100,10 +83,8 @@ def lesson_sizes(policy: RidgePolicy) -> NDArray[Any]:
 def lesson_shares(policy: RidgePolicy) -> NDArray[Any]:
     """Return the share of the policy that each lesson carries; they add up to one.
 
-        share_e = mean_i (phi_i^T theta_e)(phi_i^T theta) / mean_i |phi_i^T theta|^2
-
-    Below zero where a lesson speaks against the policy. In the order of the ledger.
-    """  # [L]
+    mean_i (phi_i^T theta_e)(phi_i^T theta) / mean_i |phi_i^T theta|^2, negative of one against it
+    """  # [L] in the order of the ledger
     taught = policy.lessons.column("coefficients")
     projection = (taught * (_moments(policy) @ policy.coefficients.float())).sum(dim=(1, 2))
     shares = projection.double() / projection.double().sum()
@@ -129,11 +110,7 @@ def random_lessons(policy: RidgePolicy, count: int, seed: int) -> NDArray[Any]:
 
 
 def similar_lessons(policy: RidgePolicy, states: NDArray[Any], count: int) -> NDArray[Any]:
-    """Return the episodes of the lessons whose kept states are most like some states.
-
-    Likeness is the distance of each state to the nearest one that is kept of the lesson, in
-    normalised units, on average. It is what one would guess without knowing the policy.
-    """
+    """Return the episodes of the lessons whose kept states are nearest to some on average."""
     kept = policy.lessons.column("samples")  # [L, k, d_s]
     with torch.no_grad():
         some = torch.as_tensor(states[:: -(-len(states) // _COMPARED)], device=policy.device)

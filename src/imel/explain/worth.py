@@ -4,9 +4,8 @@ A lesson theta_e is a direction in the policy's coefficients. Along it the retur
 
     w_e = <theta_e, g>,    g = sum_t phi(s_t) (d log pi(a_t | s_t) / d mu)^T A_t,
 
-g being the policy gradient of fresh episodes. w_e is what the return would gain if the lesson were
-a little stronger, per unit of its strength: about what is lost without it, as far as the return is
-linear. Lessons are not small: take it as a ranking with an error bar, and evaluate.
+g being the policy gradient of fresh episodes: about what is lost without the lesson, as far as the
+return is linear. Lessons are not small: take it as a ranking with an error bar, and evaluate.
 """
 
 from __future__ import annotations
@@ -54,20 +53,13 @@ class Worth:
         return np.asarray(self.values / np.maximum(self.errors, 1e-30))
 
     def harmful(self, least: float = 2.0) -> Array:
-        """Return the rows of lessons that are worth less than nothing, the worst first.
-
-        :param least: standard errors below zero
-        """
+        """Return the rows of lessons so many standard errors below zero, the worst first."""
         order = np.argsort(self.values, kind="stable")
         return order[self.scores[order] < -least]
 
 
 def lesson_worth(policy: RidgePolicy, played: Sequence[PlayedEpisode], gamma: float) -> Worth:
-    """Estimate what lessons are worth from fresh episodes.
-
-    Each half of the episodes has a baseline fitted to the other half, so that it takes away
-    variance and adds no bias.
-    """
+    """Estimate what lessons are worth from fresh episodes."""
     if len(played) < 4:
         raise ImelError("at least four episodes are needed for an error bar")
     with torch.no_grad():
@@ -77,10 +69,9 @@ def lesson_worth(policy: RidgePolicy, played: Sequence[PlayedEpisode], gamma: fl
     returns = [torch.from_numpy(part[::-1].copy()).to(policy.device) for part in backward]
     taught = policy.lessons.column("coefficients")  # [L, d_phi, d_a]
     products = np.empty((len(played), len(taught)))
-    for half in range(2):
-        rows = torch.cat(features[1 - half :: 2]).double()
-        products_of_rows = rows.T @ torch.cat(returns[1 - half :: 2])
-        baseline = damped_inverse(rows.T @ rows, _BASELINE) @ products_of_rows
+    for half in range(2):  # whose baseline is fitted to the other one, and adds no bias
+        rows, sums = (torch.cat(parts[1 - half :: 2]).double() for parts in (features, returns))
+        baseline = damped_inverse(rows.T @ rows, _BASELINE) @ (rows.T @ sums)
         for i in range(half, len(played), 2):
             advantages = returns[i] - features[i].double() @ baseline
             gradient = _gradient(policy, features[i], played[i], advantages)

@@ -15,17 +15,12 @@ from imel.errors import ImelError
 
 
 class Dimensions(NamedTuple):
-    """What names are given to.
-
-    Of discrete actions each option has a name, of several choices those of the first one first.
-    """
+    """What names are given to; of discrete actions each option, those of the first choice first."""
 
     state: int
     action: int
-    choices: Sequence[range] = ()
-    """The numbers of the options of each discrete choice."""
-    observed: Sequence[str] = ()
-    """Names that the observation space gives to the state."""
+    choices: Sequence[range] = ()  # the numbers of the options of each discrete choice
+    observed: Sequence[str] = ()  # names that the observation space gives to the state
 
 
 @dataclass(frozen=True)
@@ -48,15 +43,11 @@ class DimensionNames:
 
 def names_of(env: Any, dimensions: Dimensions) -> DimensionNames:
     """Return the names an environment gives its dimensions, those built in for it, or numbers."""
-    bare = getattr(env, "unwrapped", env)
+    bare, spec = getattr(env, "unwrapped", env), getattr(env, "spec", None)
+    known = names_for(getattr(spec, "id", None), dimensions)
     state, action = (getattr(bare, f"{kind}_names", None) for kind in ("state", "action"))
-    spec = getattr(env, "spec", None)
-    known = names_for(None if spec is None else spec.id, dimensions)
-    return DimensionNames.checked(
-        known.state if state is None else state,
-        known.action if action is None else action,
-        (dimensions.state, dimensions.action),
-    )
+    named = (known.state if state is None else state, known.action if action is None else action)
+    return DimensionNames.checked(*named, dimensions[:2])
 
 
 def names_for(env_id: str | None, dimensions: Dimensions) -> DimensionNames:

@@ -2,15 +2,13 @@
 
 Observations other than vectors go through one of Stable-Baselines3's features extractors, frozen as
 it was drawn: one-hot encodings and flat arrays as they are, images through a random `NatureCNN`.
-The state that is remembered and learned from is what the extractor returns: it is never trained, so
-what it returns does not age, and of stacked frames it is smaller than their bytes.
+What it returns is remembered and learned from. It is never trained, so that nothing ages.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from gymnasium import spaces
 from stable_baselines3.common.preprocessing import get_flattened_obs_dim, is_image_space
 from stable_baselines3.common.torch_layers import (
@@ -52,11 +50,10 @@ def check_spaces(observation_space: spaces.Space[Any], action_space: spaces.Spac
         return
     if not isinstance(action_space, spaces.Box) or len(action_space.shape) != 1:
         raise SpaceError(
-            f"actions must be a vector (a Box of one dimension), Discrete, MultiDiscrete or "
-            f"MultiBinary, not {action_space}; gymnasium.wrappers.TransformAction makes others of "
-            "a vector"
+            "actions must be a vector (a Box of one dimension), Discrete, MultiDiscrete or "
+            f"MultiBinary, not {action_space}; gymnasium.wrappers.TransformAction makes a vector"
         )
-    if not (np.isfinite(action_space.low).all() and np.isfinite(action_space.high).all()):
+    if not action_space.is_bounded():
         raise SpaceError(
             f"action bounds must be finite, not {action_space}; "
             "gymnasium.wrappers.TransformAction with a bounded Box gives them"

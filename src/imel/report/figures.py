@@ -1,4 +1,4 @@
-"""Figures of a report: learning curves, a panel a task; scores and profiles over all tasks."""
+"""Figures of a report: learning curves, a panel a task; scores over all tasks."""
 
 from __future__ import annotations
 
@@ -13,27 +13,30 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 
 from imel.pictures.style import quiet_axes
 from imel.report.labels import Styles, algorithm_name, legend_handles, short_steps, styles
-from imel.report.results import FinishedRun, Group, Results, TaskResults, panel_title, run_together
-from imel.report.scores import MEASURES, Scores, overall, profile, strata
+from imel.report.results import (
+    MEASURES,
+    FinishedRun,
+    Group,
+    Results,
+    Scores,
+    TaskResults,
+    overall,
+    panel_title,
+    run_together,
+)
 from imel.report.statistics import Array, bootstrap, interquartile_mean
 
-_POINTS = 50
-"""Steps at which runs are compared; as many as the bench stores rows of a run."""
+_POINTS = 50  # steps at which runs are compared; as many as the bench stores rows of a run
 _PAPER_BAND = (20.0, 80.0)
-_LETTERS_PER_INCH = 10.5
-"""Of a figure's title."""
-_LEGEND_INCHES = 2.0
-"""Width of one entry of a figure's legend, about."""
+_LETTERS_PER_INCH = 10.5  # of a figure's title
+_LEGEND_INCHES = 2.0  # width of one entry of a figure's legend, about
 
 _TITLES = {"evaluated": "deterministic return", "explored": "training return, last 10 % of steps"}
-_THRESHOLDS = 100
-_FARTHEST = 3.0
-"""A profile is drawn up to this multiple of the reference, if any score goes so far."""
 _GREY = "#8c8c8c"
 
 
 def mean_and_percentiles(values: Array) -> Array:
-    """Mean and 20th and 80th percentile over seeds, as the paper's figures have them."""
+    """Mean and 20th and 80th percentile over seeds, as in the paper's figures."""
     return np.stack([values.mean(axis=-1), *np.percentile(values, _PAPER_BAND, axis=-1)])
 
 
@@ -53,26 +56,16 @@ class CurveKind:
 
 
 _INTERVAL = "interquartile mean over seeds, 95 % bootstrap interval"
-PAPER = CurveKind(
-    "training return while exploring: mean over seeds, band from the 20th to the 80th percentile",
-    "training",
-    mean_and_percentiles,
-)
+_BAND = "mean over seeds, band from the 20th to the 80th percentile"
+_TIMES = "deterministic return against processor time on one core: steps at the mean speed of a run"
+PAPER = CurveKind(f"training return while exploring: {_BAND}", "training", mean_and_percentiles)
 TRAINING = CurveKind(f"training return while exploring: {_INTERVAL}", "training")
 EVALUATION = CurveKind(f"deterministic return: {_INTERVAL}", "evaluations")
-COST = CurveKind(
-    "deterministic return against processor time on one core: steps at the mean speed of a run",
-    "evaluations",
-    timed=True,
-)
+COST = CurveKind(_TIMES, "evaluations", timed=True)
 
 
 def align(curves: Sequence[Array], steps: int) -> tuple[Array, Array]:
-    """Runs on one grid of steps, [P] and [P, n], by linear interpolation.
-
-    The grid begins where every run has a value: before its first, a run's return is not known.
-    After its last, that one holds.
-    """
+    """Runs on one grid of steps, [P] and [P, n], interpolated from where all have a value on."""
     first = max(float(curve[0, 0]) for curve in curves)
     grid = np.linspace(0.0, steps, _POINTS + 1)
     grid = np.concatenate([[first], grid[grid > first]])
@@ -89,10 +82,9 @@ def line(runs: Sequence[FinishedRun], steps: int, kind: CurveKind) -> Array | No
 
 
 def seconds_per_step(groups: Sequence[Group]) -> list[float | None]:
-    """Return the processor seconds per step of each algorithm: the median over its runs.
+    """Return the median processor seconds per step of each algorithm, None where it has no run.
 
-    Only seeds that the first algorithm has on the same kind of processor count, and of these kinds
-    only the one that most algorithms, then most runs, have. None for an algorithm without a run.
+    Of the runs beside one of the first algorithm, on the processor most algorithms, then runs, had.
     """
     beside = [[run for run, _ in run_together(group, groups[0])] for group in groups]
 
@@ -101,15 +93,14 @@ def seconds_per_step(groups: Sequence[Group]) -> list[float | None]:
         return sum(map(bool, counts)), sum(counts), kind or ""
 
     chosen = max({run.processor for runs in beside for run in runs}, key=weight)
-    speeds = [
-        [
-            run.cpu_seconds / run.evaluations[-1, 0]
-            for run in runs
-            if run.processor == chosen and run.cpu_seconds and run.evaluations[-1, 0]
+    found: list[float | None] = []
+    for runs in beside:
+        timed = [
+            (run.cpu_seconds, run.evaluations[-1, 0]) for run in runs if run.processor == chosen
         ]
-        for runs in beside
-    ]
-    return [float(np.median(each)) if each else None for each in speeds]
+        speeds = [seconds / steps for seconds, steps in timed if seconds and steps]
+        found.append(float(np.median(speeds)) if speeds else None)
+    return found
 
 
 def curves_figure(results: Results, labels: Sequence[str], kind: CurveKind) -> Figure:
@@ -191,53 +182,19 @@ def scores_figure(
             if found is None:
                 continue
             score, tasks = found
-            colour, inside = style[label][0], style[label][0]
-            if tasks < len(scores):
-                inside, hollow = "white", True
+            colour, fewer = style[label][0], tasks < len(scores)
+            inside, hollow = "white" if fewer else colour, hollow or fewer
             (band,) = axes.plot([score.low, score.high], [place, place], color=colour, alpha=0.35)
             band.set(linewidth=7, solid_capstyle="butt")
             axes.plot(score.value, place, "o", color=colour, markerfacecolor=inside, markersize=6)
-        _mark_levels(axes)
+        for level in (0.0, 1.0):
+            axes.axvline(level, color=_GREY, linewidth=0.9, linestyle=(0, (4, 4)), zorder=0)
+        axes.tick_params(labelsize=9)
+        quiet_axes(axes)
         axes.set_title(_TITLES[measure], fontsize=10)
-        axes.set_xlabel(_score_label(reference))
+        axes.set_xlabel(f"normalised score (0 random, 1 {algorithm_name(reference)})")
     left = figure.axes[0]
     left.set_yticks(range(len(labels)), [algorithm_name(label) for label in labels])
     left.set_ylim(len(labels) - 0.5, -0.5)
     figure.suptitle(f"{title}\n(hollow: over fewer tasks)" if hollow else title, fontsize=11)
     return figure
-
-
-def profile_figure(
-    results: Results, scores: Scores, labels: Sequence[str], reference: str
-) -> Figure:
-    """The share of runs whose score is above each threshold."""
-    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-    axes = figure.subplots()
-    axes.set_title("performance profile: deterministic return of every task and seed", fontsize=11)
-    axes.set_xlabel(f"{_score_label(reference)}, τ")
-    axes.set_ylabel("share of runs with a score above τ")
-    style = styles(results.labels)
-    shown = [label for label in labels if strata(scores, label)]
-    reach = max(float(each.max()) for label in shown for each in strata(scores, label))
-    thresholds = np.linspace(0.0, min(max(1.05 * reach, 1.1), _FARTHEST), _THRESHOLDS)
-    for label in shown:
-        share, low, high = profile(scores, label, thresholds)
-        colour, dashes = style[label]
-        axes.fill_between(thresholds, low, high, color=colour, alpha=0.12, linewidth=0, step="post")
-        axes.step(thresholds, share, where="post", color=colour, linestyle=dashes, linewidth=1.8)
-    axes.set_xlim(0.0, thresholds[-1])
-    axes.set_ylim(0.0, 1.02)
-    _mark_levels(axes)
-    figure.legend(handles=legend_handles(shown, style), loc="outside lower center", ncols=3)
-    return figure
-
-
-def _mark_levels(axes: Axes) -> None:
-    for level in (0.0, 1.0):
-        axes.axvline(level, color=_GREY, linewidth=0.9, linestyle=(0, (4, 4)), zorder=0)
-    axes.tick_params(labelsize=9)
-    quiet_axes(axes)
-
-
-def _score_label(reference: str) -> str:
-    return f"normalised score (0 random, 1 {algorithm_name(reference)})"

@@ -58,8 +58,7 @@ def task_title(task: str) -> str:
 
 def algorithm_order(label: str) -> tuple[int, str]:
     """Sorts IMeL's algorithms before the baselines, variants behind their base."""
-    names = list(_KNOWN)
-    family = label.split()[0]
+    names, family = list(_KNOWN), label.split()[0]
     while family not in names and "-" in family:
         family = family.rpartition("-")[0]
     return (names.index(family) if family in names else len(names), label)

@@ -1,4 +1,7 @@
-"""The rows of a store put in order: tasks, on each the algorithms, of each the seeds."""
+"""The rows of a store put in order: tasks, on each the algorithms, of each the seeds.
+
+And returns of different tasks on one scale: 0 is acting at random, 1 a reference algorithm.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,24 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
-from imel.report.labels import algorithm_order, short_steps, task_order, task_title
-from imel.report.statistics import Array
+from imel.bench.store import Row, identity
+from imel.report import statistics
+from imel.report.labels import algorithm_order, escaped, short_steps, task_order, task_title
+from imel.report.statistics import Array, Estimate, estimate
 
-Row = Mapping[str, Any]
+Measure = Literal["evaluated", "explored"]
+"""Final deterministic return, or the stochastic one of the last tenth of the steps."""
+MEASURES: tuple[Measure, ...] = ("evaluated", "explored")
+Scores = Mapping[tuple[str, int], Mapping[str, Array]]
+"""By task and number of steps, then by label: the score of each seed."""
 
-RANDOM = "random"
-"""The algorithm that only acts at random: the zero of normalised scores."""
-_TAIL = 0.1
-"""The part of a learning curve, from its end, that stands for the final stochastic return."""
-_LONGEST = 500
-"""Letters of a label or an error that are shown."""
+RANDOM = "random"  # the algorithm that only acts at random: the zero of normalised scores
+_TAIL = 0.1  # the end of a learning curve that stands for the final stochastic return
+_LONGEST = 500  # letters of a label or an error that are shown
 
 
 @dataclass(frozen=True)
@@ -29,9 +35,7 @@ class FinishedRun:
 
     seed: int
     evaluated: float  # final deterministic return
-    explored: (
-        float | None
-    )  # mean of the training episodes that ended in the last tenth of the steps
+    explored: float | None  # mean of training episodes that ended in the last tenth of the steps
     seconds: float
     cpu_seconds: float | None
     processor: str | None  # on which it ran; None in rows that do not say
@@ -64,16 +68,11 @@ class TaskResults:
     task: str
     steps: int
     groups: Mapping[str, Group]  # by label, in the order of tables and legends
-    random: Group | None
-    """The returns of acting at random, where they were measured."""
+    random: Group | None  # the returns of acting at random, where they were measured
 
     def of(self, labels: Iterable[str]) -> list[Group]:
         """The groups with these labels, as far as they were run."""
         return [self.groups[label] for label in labels if label in self.groups]
-
-    def returns(self, label: str, measure: str) -> Array:
-        """One of the two returns of a group; empty where it was not run."""
-        return getattr(self.groups[label], measure) if label in self.groups else np.empty(0)
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,8 @@ class Results:
     """A whole store."""
 
     tasks: tuple[TaskResults, ...]
-    failures: tuple[str, ...]
-    """One line for each run that failed the last time and has no result."""
-    commits: tuple[str, ...]
-    """Of the code that ran; with a `+` where it differed from the commit."""
+    failures: tuple[str, ...]  # a line for each run that failed the last time and has no result
+    commits: tuple[str, ...]  # of the code that ran; with a `+` where it differed from the commit
 
     def tasks_of(self, *labels: str) -> list[TaskResults]:
         """The tasks on which all of these were run."""
@@ -104,8 +101,8 @@ class Results:
 def run_together(group: Group, beside: Group) -> list[tuple[FinishedRun, FinishedRun]]:
     """Pairs of runs whose times compare: those of one seed, on processors of the same name."""
     others = {(run.seed, run.processor): run for run in beside.runs}
-    pairs = ((run, others.get((run.seed, run.processor))) for run in group.runs)
-    return [(run, other) for run, other in pairs if other is not None]
+    found = [run for run in group.runs if (run.seed, run.processor) in others]
+    return [(run, others[run.seed, run.processor]) for run in found]
 
 
 def cost_ratio(group: Group, beside: Group) -> float | None:
@@ -140,17 +137,14 @@ def gather(rows: Iterable[Row]) -> Results:
         if learned or sum(name == task for name, _ in groups) == 1:
             tasks.append(TaskResults(task, steps, learned, random.get(task)))
     tasks.sort(key=lambda each: (*task_order(each.task), each.steps))
-    failed = {_identity(row): row for row in rows if row.get("error")}
+    last = {identity(row): row for row in rows if row.get("error")}
     failures = {
         _plain(f"{row['task']} {_label(row)} seed {row['seed']}: {row['error']}")
-        for run, row in failed.items()
+        for run, row in last.items()
         if run not in curves
     }
-    commits = {
-        _plain(row["commit"][:10]) + ("+" if row.get("dirty") else "")
-        for row in rows
-        if row.get("commit")
-    }
+    named = [row for row in rows if row.get("commit")]
+    commits = {_plain(row["commit"][:10]) + "+" * bool(row.get("dirty")) for row in named}
     return Results(tuple(tasks), tuple(sorted(failures)), tuple(sorted(commits)))
 
 
@@ -162,35 +156,29 @@ def _finished_curves(rows: Iterable[Row]) -> dict[tuple[object, ...], list[Row]]
         if row.get("error"):
             curve = []
             continue
-        if curve and (_identity(curve[-1]) != _identity(row) or row["step"] <= curve[-1]["step"]):
+        if curve and (identity(curve[-1]) != identity(row) or row["step"] <= curve[-1]["step"]):
             curve = []  # what came before was cut short
         curve.append(row)
         if row["final"]:
-            finished.setdefault(_identity(row), curve)
+            finished.setdefault(identity(row), curve)
             curve = []
     return finished
 
 
-def _identity(row: Row) -> tuple[object, ...]:
-    return tuple(row[name] for name in ("task", "algorithm", "settings_hash", "seed", "steps"))
-
-
 def _groups(curves: Sequence[Sequence[Row]]) -> dict[str, Group]:
     """By label; the hash is added where one label stands for several settings."""
-    alike: dict[tuple[str, str], list[Sequence[Row]]] = defaultdict(list)
+    alike: dict[tuple[str, str], list[FinishedRun]] = defaultdict(list)
     for curve in curves:
-        alike[_label(curve[-1]), curve[-1]["settings_hash"]].append(curve)
-    names = [name for name, _ in alike]
-    groups = []
-    for (name, digest), found in alike.items():
+        alike[_label(curve[-1]), curve[-1]["settings_hash"]].append(_finished_run(curve))
+    names, groups = [name for name, _ in alike], {}
+    for (name, digest), runs in alike.items():
         label = name if names.count(name) == 1 else f"{name} #{digest}"
-        runs = sorted(map(_finished_run, found), key=lambda run: run.seed)
-        groups.append(Group(label, tuple(runs)))
-    return {each.label: each for each in sorted(groups, key=lambda g: algorithm_order(g.label))}
+        groups[label] = Group(label, tuple(sorted(runs, key=lambda run: run.seed)))
+    return {label: groups[label] for label in sorted(groups, key=algorithm_order)}
 
 
 def _label(row: Row) -> str:
-    changes = (f"{name}={value}" for name, value in row["overrides"].items())
+    changes = [f"{name}={value}" for name, value in row["overrides"].items()]
     return _plain(" ".join([row["algorithm"], *changes]))
 
 
@@ -204,8 +192,8 @@ def _finished_run(curve: Sequence[Row]) -> FinishedRun:
     trained = [row for row in curve if row["train_episodes"] and row["train_return"] is not None]
     tail = [row for row in trained if row["step"] > (1 - _TAIL) * last["step"]]
     returns, episodes = ([row[f"train_{of}"] for row in tail] for of in ("return", "episodes"))
-    evaluated = [row for row in curve if row["eval_return"] is not None]
     training = [(row["step"], row["train_return"]) for row in trained]
+    evaluated = [(r["step"], r["eval_return"]) for r in curve if r["eval_return"] is not None]
     return FinishedRun(
         seed=last["seed"],
         evaluated=last["eval_return"],
@@ -214,5 +202,57 @@ def _finished_run(curve: Sequence[Row]) -> FinishedRun:
         cpu_seconds=last.get("cpu_seconds"),
         processor=last.get("processor"),
         training=np.array(training, dtype=float).reshape(-1, 2),
-        evaluations=np.array([(r["step"], r["eval_return"]) for r in evaluated], dtype=float),
+        evaluations=np.array(evaluated, dtype=float),
     )
+
+
+# --- scores ---
+
+
+def scores_of(results: Results, reference: str, measure: Measure) -> tuple[Scores, list[str]]:
+    """Scores on each task that has a scale; one line for each that has none, with the reason."""
+    found, reasons = {}, []
+    for task in results.tasks:
+        returns = {label: getattr(group, measure) for label, group in task.groups.items()}
+        if not returns:
+            continue
+        if not len(returns.get(reference, ())):
+            reason = f"no result of {reference}"
+        elif task.random is None:
+            reason = "no result of acting at random (`imel bench random`)"
+        else:
+            level = estimate(statistics.interquartile_mean, [returns[reference]])
+            random = float(task.random.evaluated.mean())
+            if np.nanmin([level.value, level.low]) > random:
+                unit = level.value - random
+                scaled = {n: (each - random) / unit for n, each in returns.items() if len(each)}
+                found[task.task, task.steps] = scaled
+                continue
+            reason = f"{reference} cannot be told from acting at random there"
+        reasons.append(f"{escaped(panel_title(results, task))}: {reason}")
+    return found, reasons
+
+
+def _strata(scores: Scores, label: str) -> list[Array]:
+    """The scores of an algorithm on each task on which it was run."""
+    return [groups[label] for groups in scores.values() if label in groups]
+
+
+def overall(scores: Scores, label: str) -> tuple[Estimate, int] | None:
+    """Interquartile mean of an algorithm's scores, tasks counted alike, and over how many tasks."""
+    found = _strata(scores, label)
+    return (estimate(statistics.balanced_mean, found), len(found)) if found else None
+
+
+def failed(scores: Scores, label: str) -> tuple[int, int]:
+    """How many of an algorithm's runs score below half of their median on a task, and all."""
+    found = _strata(scores, label)
+    below = sum(int((each < np.median(each) / 2.0).sum()) for each in found)
+    return below, sum(map(len, found))
+
+
+def overall_probability(results: Results, label: str, other: str) -> Estimate | None:
+    """How often one beats the other's deterministic return, over the tasks of both."""
+    shared = results.tasks_of(label, other)
+    returns = [task.groups[name].evaluated for name in (label, other) for task in shared]
+    return estimate(statistics.probability_of_improvement, returns) if returns else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from imel.data.arithmetic import mlp
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Weighted
-from imel.policies.paper.kernels import kernel_interpolation, kernel_weights
+from imel.policies.paper.mki import kernel_interpolation, kernel_weights
 from imel.policies.paper.neural_process import (
-    ConditionedNeuralProcess,
     DeterministicPath,
     LatentSettings,
     NeuralProcess,
@@ -39,26 +38,28 @@ class AttentiveNeuralProcess(NeuralProcess):
 
     def make_path(self, state_dim: int, value_dim: int) -> DeterministicPath | None:
         """Attention in place of the mean."""
-        settings = self.settings
-        return AttentionPath(state_dim, value_dim, settings.hidden, settings.features)
+        return AttentionPath(state_dim, value_dim, self.settings.hidden, self.settings.features)
 
-    def condition(self, context: Context) -> ConditionedAttention:
-        """Precompute the encoded memories and their keys."""
-        with torch.no_grad():
-            return ConditionedAttention(self, context)
+    @torch.no_grad()
+    def condition(self, context: Context) -> Weighted:
+        """Precompute the encoded memories; weights say where it looked, not what it added."""
+        path = self.path
+        assert isinstance(path, AttentionPath)
+        keys, answer = path.features(context.states), super().condition(context)
+
+        def weights(states: Tensor) -> Tensor:
+            return kernel_weights(path.features(states), keys)
+
+        return Weighted(weights, context.values, answer, exact=False)
 
 
 class AttentionPath(DeterministicPath):
-    """sum_i w_i r_i with r_i the encoded memory and w a softmax kernel between learned features.
-
-    It is the interpolation of MKI, applied to representations instead of values.
-    """
+    """sum_i w_i r_i: MKI with encoded memories r_i for values, and features of its own."""
 
     def __init__(
         self, state_dim: int, value_dim: int, hidden: tuple[int, ...], features: int
     ) -> None:
-        super().__init__()
-        self.encoder = mlp(state_dim + value_dim, hidden, hidden[-1])
+        super().__init__(state_dim, value_dim, hidden)
         self.embed = mlp(state_dim, hidden[:1], features)
         self.skip = nn.Linear(state_dim, features, bias=False)
 
@@ -67,52 +68,16 @@ class AttentionPath(DeterministicPath):
         features: Tensor = self.embed(states) + self.skip(states)
         return features
 
-    def condition(self, context: Context) -> AttentionReader:
-        """Keys and encoded memories."""
-        return AttentionReader(self, self.features(context.states), self.encoder(pairs(context)))
+    def condition(self, context: Context) -> Callable[[Tensor], Tensor]:
+        """Average encoded memories by the attention that a state pays to each."""
+        keys, encoded = self.features(context.states), self.encoder(pairs(context))
+        return lambda states: kernel_weights(self.features(states), keys) @ encoded
 
     def leave_one_out(self, context: Context, targets: Context) -> Tensor:
         """Attention to the memories of other episodes."""
-        return kernel_interpolation(
-            self.features(targets.states),
-            self.features(context.states),
-            self.encoder(pairs(context)),
-            targets.episodes,
-            context.episodes,
-        )
-
-
-class AttentionReader:
-    """Attention over a fixed context."""
-
-    def __init__(self, path: AttentionPath, keys: Tensor, encoded: Tensor) -> None:
-        self._features = path.features
-        self._keys = keys
-        self._encoded = encoded
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """The average of encoded memories at each state."""  # [T, h]
-        return self.weights(states) @ self._encoded
-
-    def weights(self, states: Tensor) -> Tensor:
-        """The attention each state pays to each memory."""  # [T, N]
-        with torch.no_grad():
-            return kernel_weights(self._features(states), self._keys)
-
-
-class ConditionedAttention(ConditionedNeuralProcess, Weighted):
-    """The decoder with attention in place. Its weights say where it looked, not what it added."""
-
-    exact: ClassVar[bool] = False
-
-    def __init__(self, model: AttentiveNeuralProcess, context: Context) -> None:
-        super().__init__(model, context)
-        self.values = context.values
-
-    def weights(self, states: Tensor) -> Tensor:
-        """The attention paid to each memory."""  # [T, N]
-        assert isinstance(self._read, AttentionReader)
-        return self._read.weights(states)
+        queries, keys = self.features(targets.states), self.features(context.states)
+        episodes, encoded = (targets.episodes, context.episodes), self.encoder(pairs(context))
+        return kernel_interpolation(queries, keys, encoded, episodes)
 
 
 @register("anp", label="IMeL, ANP")

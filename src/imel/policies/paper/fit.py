@@ -30,11 +30,9 @@ def fit_leave_one_out(
     settings: FitSettings,
     generator: torch.Generator,
 ) -> Fit | None:
-    """train(model, C), or None where there is nothing to fit.
-
-    A context of one episode has nothing to leave in, and some interpolators have nothing to learn.
-    """
-    if not interpolator.learns or count_episodes(context) < 2 or not settings.gradient_steps:
+    """train(model, C), or None where there is nothing to fit, or one episode only."""
+    alone = torch.unique(context.episodes).numel() < 2
+    if alone or not interpolator.learns or not settings.gradient_steps:
         return None
     losses, parameters = [], list(interpolator.parameters())
     for rows in _target_rows(context, settings, generator):
@@ -49,7 +47,7 @@ def fit_leave_one_out(
 
 def leave_one_out_error(interpolator: Interpolator, context: Context, rows: Tensor) -> float | None:
     """Mean squared error at some rows, each predicted without its episode; None if impossible."""
-    if count_episodes(context) < 2:
+    if torch.unique(context.episodes).numel() < 2:
         return None
     targets = context.rows(rows)
     with torch.no_grad():
@@ -57,23 +55,14 @@ def leave_one_out_error(interpolator: Interpolator, context: Context, rows: Tens
     return float((prediction.mean - targets.values).square().mean())
 
 
-def count_episodes(context: Context) -> int:
-    """How many episodes a context has rows of."""
-    return int(torch.unique(context.episodes).numel())
-
-
 def _target_rows(
     context: Context, settings: FitSettings, generator: torch.Generator
 ) -> Iterator[Tensor]:
     """The rows T^m that each gradient step is to predict."""
-    device = context.states.device
-    if settings.leave_out == "each-episode":  # Alg. 4 to the letter: epochs, then episodes
-        episodes = torch.unique(context.episodes)
-        for _ in range(settings.gradient_steps):
-            for episode in episodes:
-                yield torch.nonzero(context.episodes == episode).flatten()
-        return
-    # Paper note 11: the episodes are left out together, each masked from its own targets
-    count = min(settings.targets_per_step, len(context))
     for _ in range(settings.gradient_steps):
-        yield torch.randperm(len(context), generator=generator)[:count].to(device)
+        if settings.leave_out == "each-episode":  # Alg. 4 to the letter: epochs, then episodes
+            for episode in torch.unique(context.episodes):
+                yield torch.nonzero(context.episodes == episode).flatten()
+        else:  # Paper note 11: episodes are left out together, each masked from its own targets
+            rows = torch.randperm(len(context), generator=generator)[: settings.targets_per_step]
+            yield rows.to(context.states.device)

@@ -1,12 +1,4 @@
-"""The contract of an interpolator: what a policy computed from memories must be able to do.
-
-An interpolator learns which states are alike; the memories hold the behaviour. It has
-
-- `condition(context)`: precompute everything that depends only on the context. The result maps
-  states to a mean, and to a std if the model predicts one. It is valid until the weights or the
-  memories change; then a new one is made;
-- `leave_one_out(context, targets)`: what it would answer at each target without its episode;
-- `loss(context, targets, generator)`: what leave-one-episode-out training minimises (Alg. 4).
+"""The contract of an interpolator: it learns which states are alike; memories hold the behaviour.
 
 Adding one: subclass `Interpolator`, return a `Conditioned` (or a `Weighted`, if memories have a
 share in the answer), and name it in a subclass of `PaperPolicy`, in a file of its own.
@@ -16,6 +8,7 @@ share in the answer), and name it in a subclass of `PaperPolicy`, in a file of i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -31,34 +24,43 @@ class Prediction(NamedTuple):
     std: Tensor | None = None  # [T, d_v], or None if no std is predicted
 
 
-class Conditioned(ABC):
-    """An interpolator with its memories in place."""
+class Conditioned:
+    """An interpolator with its memories in place: a function of normalised states [T, d_s]."""
 
-    @abstractmethod
+    def __init__(self, answer: Callable[[Tensor], Prediction]) -> None:
+        self._answer = answer
+
+    @torch.no_grad()
     def __call__(self, states: Tensor) -> Prediction:
-        """Answer for normalised states [T, d_s]."""
+        """Answer for normalised states."""
+        return self._answer(states)
 
 
 class Weighted(Conditioned):
-    """One in which every memory has a share.
+    """One in which every memory has a share: if `exact`, the mean *is* their sum.
 
-    If `exact`, the answer's mean *is* the sum of the memories' contributions, so that they are not
-    an account of the computation but the computation itself.
+    :param weights: states [T, d_s] -> the share of each memory in the answer [T, N]
+    :param values: [N, d_v] of the context
+    :param answer: the answer, where it is not (or is not best computed as) weights times values
     """
 
-    exact: ClassVar[bool]
-    values: Tensor  # [N, d_v] of the context
+    def __init__(
+        self,
+        weights: Callable[[Tensor], Tensor],
+        values: Tensor,
+        answer: Callable[[Tensor], Prediction] | None = None,
+        exact: bool = True,
+    ) -> None:
+        super().__init__(answer or (lambda states: Prediction(weights(states) @ values)))
+        self._weights, self.values, self.exact = weights, values, exact
 
-    @abstractmethod
+    @torch.no_grad()
     def weights(self, states: Tensor) -> Tensor:
-        """The share of each memory in the answer for each state."""  # [T, N]
-
-    def __call__(self, states: Tensor) -> Prediction:
-        """Return the sum of the values, each times its weight."""
-        return Prediction(self.weights(states) @ self.values)
+        """Return the share of each memory in the answer for each state."""  # [T, N]
+        return self._weights(states)
 
     def contributions(self, states: Tensor) -> Tensor:
-        """What each memory adds to the answer; if `exact`, the sum over memories is the mean."""
+        """Return what each memory adds; if `exact`, the sum over memories is the mean."""
         return self.weights(states)[:, :, None] * self.values  # [T, N, d_v]
 
 
@@ -70,7 +72,7 @@ class Interpolator(nn.Module, ABC):
 
     @abstractmethod
     def condition(self, context: Context) -> Conditioned:
-        """Precompute everything that depends only on the context."""
+        """Precompute what depends only on the context; valid until that or the weights change."""
 
     @abstractmethod
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,9 +30,12 @@ class NearestNeighbours(Interpolator):
         del state_dim, value_dim
         self.settings = settings
 
-    def condition(self, context: Context) -> ConditionedNearest:
-        """Keep the memories as they are."""
-        return ConditionedNearest(context, self.settings.neighbours)
+    def condition(self, context: Context) -> Weighted:
+        """Search the memories as they are: 1/k at the k closest, zero elsewhere."""
+        count = self.settings.neighbours
+        return Weighted(
+            lambda states: _shares(_distances(states, context.states), count), context.values
+        )
 
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The average over the closest memories of other episodes."""
@@ -41,20 +43,6 @@ class NearestNeighbours(Interpolator):
         own = targets.episodes[:, None] == context.episodes[None, :]
         distances = distances.masked_fill(own, torch.inf)
         return Prediction(_shares(distances, self.settings.neighbours) @ context.values)
-
-
-class ConditionedNearest(Weighted):
-    """The memories, to be searched."""
-
-    exact: ClassVar[bool] = True
-
-    def __init__(self, context: Context, neighbours: int) -> None:
-        self._states, self.values = context.states, context.values
-        self._neighbours = neighbours
-
-    def weights(self, states: Tensor) -> Tensor:
-        """1/k at the k closest memories, zero elsewhere."""  # [T, N]
-        return _shares(_distances(states, self._states), self._neighbours)
 
 
 def _distances(states: Tensor, remembered: Tensor) -> Tensor:  # [T, N]

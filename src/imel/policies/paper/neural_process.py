@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
@@ -14,9 +13,9 @@ from torch.nn.functional import gaussian_nll_loss, softplus
 from imel.data.arithmetic import mlp
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Conditioned, Interpolator, Prediction
-from imel.policies.paper.paper_policy import InterpolatorSettings, PaperPolicy
+from imel.policies.paper.paper_policy import KL_BUDGETS, InterpolatorSettings, PaperPolicy
 from imel.registry import register
-from imel.settings import Choice, Ends, Range, setting
+from imel.settings import Choice, Range, setting
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class LatentSettings(InterpolatorSettings):
 class NpSettings(LatentSettings):
     """Settings of `NpPolicy`: a second path, shorter steps at first."""
 
-    kl_budget: float | str = setting("2:1", scheduled=True, search=Ends(0.2, 30.0))
+    kl_budget: float | str = setting("2:1", scheduled=True, search=KL_BUDGETS)
     deterministic: Literal["none", "mean"] = setting("none", search=Choice("none", "mean"))
     """A second, deterministic path from context to decoder beside the latent one: the mean of the
     encoded memories."""
@@ -46,11 +45,6 @@ class Latent(NamedTuple):
 
     mean: Tensor  # [..., d_z]
     std: Tensor  # [..., d_z]
-
-    def sample(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """Reparametrised draws."""
-        noise = torch.randn(shape, generator=generator, device=generator.device)
-        return self.mean + self.std * noise.to(self.mean.device)
 
     def kl(self, other: Latent) -> Tensor:
         """KL(self || other), summed over latent dimensions."""
@@ -83,7 +77,7 @@ class NeuralProcess(Interpolator):
         assert isinstance(self.settings, NpSettings)
         if self.settings.deterministic == "none":
             return None
-        return MeanPath(state_dim, value_dim, self.settings.hidden)
+        return DeterministicPath(state_dim, value_dim, self.settings.hidden)
 
     def latent(self, encoded: Tensor) -> Latent:
         """q(z | C) from the mean of the encoded memories."""
@@ -95,10 +89,17 @@ class NeuralProcess(Interpolator):
         mean, raw = self.decoder(torch.cat([states, summary], dim=1)).chunk(2, dim=1)
         return Prediction(mean, self.settings.min_value_std + softplus(raw))
 
+    @torch.no_grad()
     def condition(self, context: Context) -> Conditioned:
-        """Precompute the summary of the memories."""
-        with torch.no_grad():
-            return ConditionedNeuralProcess(self, context)
+        """Precompute the summary of the memories, in which they have no weights."""
+        z = self.latent(self.encoder(pairs(context)).mean(dim=0)).mean
+        read = None if self.path is None else self.path.condition(context)
+
+        def answer(states: Tensor) -> Prediction:
+            parts = [z.expand(len(states), -1), *([] if read is None else [read(states)])]
+            return self.decode(states, torch.cat(parts, dim=1))
+
+        return Conditioned(answer)
 
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The answer with z at its mean given the other episodes."""
@@ -111,12 +112,13 @@ class NeuralProcess(Interpolator):
         L = E_{q(z|x_1:n)} [ sum_{i in T^m} -log p(y_i | x_i, z) + log q(z|x_1:n) / q(z|C^-m) ]
         """
         whole, without, sizes, member = self._posteriors(context, targets)
-        z = whole.sample((sizes.numel(), self.settings.latent), generator)  # one for each episode
+        shape = (sizes.numel(), self.settings.latent)  # one z for each episode
+        noise = torch.randn(shape, generator=generator, device=generator.device)
+        z = whole.mean + whole.std * noise.to(whole.mean.device)
         answer = self._answer(context, targets, z[member])
         assert answer.std is not None
-        misfit = gaussian_nll_loss(
-            answer.mean, targets.values, answer.std.square(), full=True, reduction="none"
-        )
+        known = (answer.mean, targets.values, answer.std.square())
+        misfit = gaussian_nll_loss(*known, full=True, reduction="none")
         return misfit.sum(dim=1).mean() + whole.kl(without).sum() / sizes.sum()
 
     def _posteriors(
@@ -128,55 +130,25 @@ class NeuralProcess(Interpolator):
         return self.latent(encoded.mean(dim=0)), self.latent(without), sizes, member
 
     def _answer(self, context: Context, targets: Context, z: Tensor) -> Prediction:
-        if self.path is None:
-            return self.decode(targets.states, z)
-        read = self.path.leave_one_out(context, targets)
-        return self.decode(targets.states, torch.cat([z, read], dim=1))
+        if self.path is not None:
+            z = torch.cat([z, self.path.leave_one_out(context, targets)], dim=1)
+        return self.decode(targets.states, z)
 
 
-class ConditionedNeuralProcess(Conditioned):
-    """The decoder with the context's summary in place. Memories have no weights in it."""
-
-    def __init__(self, model: NeuralProcess, context: Context) -> None:
-        self._decode = model.decode
-        self._latent = model.latent(model.encoder(pairs(context)).mean(dim=0)).mean
-        self._read = None if model.path is None else model.path.condition(context)
-
-    def __call__(self, states: Tensor) -> Prediction:
-        """Decode at the latent's mean."""
-        with torch.no_grad():
-            summary = self._latent.expand(len(states), -1)
-            if self._read is not None:
-                summary = torch.cat([summary, self._read(states)], dim=1)
-            return self._decode(states, summary)
-
-
-class DeterministicPath(nn.Module, ABC):
-    """From the context to the decoder without a random variable."""
-
-    @abstractmethod
-    def condition(self, context: Context) -> Callable[[Tensor], Tensor]:
-        """What the decoder is to read at given states."""
-
-    @abstractmethod
-    def leave_one_out(self, context: Context, targets: Context) -> Tensor:
-        """What it is to read at each target without that target's episode."""  # [T, h]
-
-
-class MeanPath(DeterministicPath):
-    """The mean of the encoded memories, the same for every state."""
+class DeterministicPath(nn.Module):
+    """From the encoded memories to the decoder without a random variable: their mean."""
 
     def __init__(self, state_dim: int, value_dim: int, hidden: tuple[int, ...]) -> None:
         super().__init__()
         self.encoder = mlp(state_dim + value_dim, hidden, hidden[-1])
 
     def condition(self, context: Context) -> Callable[[Tensor], Tensor]:
-        """The mean over all memories."""
+        """Return what the decoder is to read at given states."""
         mean = self.encoder(pairs(context)).mean(dim=0)
         return lambda states: mean.expand(states.shape[0], -1)
 
     def leave_one_out(self, context: Context, targets: Context) -> Tensor:
-        """The mean over the memories of other episodes."""
+        """Return what it is to read at each target without that target's episode."""  # [T, h]
         without, _, member = left_out_means(self.encoder(pairs(context)), context, targets)
         return without[member]
 

@@ -1,8 +1,6 @@
 """The paper's policies: an interpolator of the improved means in memory (Alg. 1-2).
 
-    mu(s) = interpolator(s; C),    C = {(s, mu*)_i} the memory
-
-Each kind of interpolator has a file with its formula, its settings and its policy.
+mu(s) = interpolator(s; C),    C = {(s, mu*)_i} the memory
 """
 
 from __future__ import annotations
@@ -11,32 +9,31 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
 from imel.data.advantage import Estimator
 from imel.data.experience import Context
 from imel.errors import SettingsError
-from imel.policies.base import Policy
+from imel.policies.base import Policy, Update
 from imel.policies.paper.interpolator import Conditioned, Interpolator
 from imel.policies.paper.paper_update import PaperUpdate
-from imel.settings import Ends, Multiple, Range, Settings, setting
+from imel.settings import Choice, Range, Settings, setting
 
 if TYPE_CHECKING:
-    from imel.explain import Explanation
     from imel.learner import LearnerState
-    from imel.policies.names import DimensionNames
-    from imel.policies.update import Update
 
 StdMode = Literal["schedule", "constant", "advantage", "paper", "model"]
 LeaveOut = Literal["sampled", "each-episode"]
+MEMORY_SIZES = Choice(2048, 4096, 8192, 16384)
+KL_BUDGETS = Choice("12:2", "6:1", "3:1", "2:1", "1:1", "1:0.3")
+_STDS = Choice("2:0.5", "1:1", "1:0.5", "1:0.25", "0.5:0.25", "0.5:0.1")
 
 
 @dataclass(frozen=True)
 class PaperSettings(Settings):
     """Settings of every policy of the paper's family, with their readings (paper notes)."""
 
-    memory_size: int = setting(2048, low=2, high=2**40, search=Multiple(1, 8, "rollout_size"))
+    memory_size: int = setting(2048, low=2, high=2**40, search=MEMORY_SIZES)
     gae_lambda: float = setting(0.9, high=1.0, search=Range(0.8, 0.99, log=False))
     advantage_clip: float = setting(3.0, low=1e-6)
     critic_epochs: int = setting(5, search=Range(1, 20))
@@ -45,10 +42,10 @@ class PaperSettings(Settings):
     advantage: Estimator = "gae"
     """`gae`: standard GAE on rewards. `monte-carlo`: return minus value. `paper`: Algorithm 3 to
     the letter, which hands GAE the return in the reward's place (paper note 4)."""
-    kl_budget: float | str = setting("6:1", scheduled=True, search=Ends(0.2, 30.0))
+    kl_budget: float | str = setting("6:1", scheduled=True, search=KL_BUDGETS)
     """epsilon: mean KL between improved and acting policy, over all action dimensions together.
     A number, or `start:end` for a linear schedule over the run."""
-    std: float | str = setting("1:0.25", scheduled=True, search=Ends(0.05, 3.0), of_sigma=True)
+    std: float | str = setting("1:0.25", scheduled=True, search=_STDS, of_sigma=True)
     """sigma of each action dimension times the square root of their number, in policy units (the
     action range is [-1, 1]). A number, or `start:end`."""
     std_mode: StdMode = setting("schedule", of_sigma=True)
@@ -93,24 +90,10 @@ class InterpolatorSettings(FitSettings, ContextSettings):
 
 
 class PaperPolicy(Policy):
-    """A policy whose mean interpolates the improved means of its memory.
-
-    With `std_mode="model"` it acts with the interpolator's own sigma (Alg. 1).
-    """
+    """A policy whose mean interpolates the improved means of its memory."""
 
     interpolator_class: ClassVar[type[Any]]
     """Of `Interpolator`: made from the state's and the action's dimensions, and the settings."""
-
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        settings: Any = None,
-        **changes: Any,
-    ) -> None:
-        super().__init__(observation_space, action_space, settings, **changes)
-        self.own_std = self.settings.std_mode == "model"
-        self.interpolator = self.make_interpolator()
 
     @classmethod
     def check_settings(cls, settings: PaperSettings) -> None:
@@ -121,27 +104,19 @@ class PaperPolicy(Policy):
                 f"AnpPolicy), which {cls.__name__} is not"
             )
 
-    # --- what a subclass may replace ---
-
-    def make_interpolator(self) -> Interpolator:
-        """Return the interpolator; torch's global generator is seeded when it is called."""
+    def make_parts(self) -> None:
+        """Make the interpolator; torch's global generator is seeded when it is called."""
         made: Interpolator = self.interpolator_class(self.state_dim, self.action_dim, self.settings)
-        return made
+        self.interpolator = made
 
     def make_update(self, learner: LearnerState) -> Update:
         """Return the paper's update: improve the rollout, fit the interpolator."""
         return PaperUpdate(learner)
 
-    # --- acting ---
-
     def context(self) -> Context:
         """Return C: improved means at states normalised as they are at present."""
-        memory = self.memory
-        return Context(
-            self.normaliser(memory.column("states")),
-            memory.column("improved_means"),
-            memory.column("episodes"),
-        )
+        states, values, episodes = map(self.memory.column, ("states", "improved_means", "episodes"))
+        return Context(self.normaliser(states), values, episodes)
 
     @property
     @torch.no_grad()
@@ -151,9 +126,8 @@ class PaperPolicy(Policy):
 
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
         mean, own_std = self.conditioned(self.normaliser(states))
-        if not self.own_std:
+        if own_std is None or self.settings.std_mode != "model":
             return mean, self.std.expand_as(mean)
-        assert own_std is not None
         return mean, own_std.clamp_min(self.settings.min_std)
 
     def embed(self, states: Tensor) -> Tensor:
@@ -161,14 +135,11 @@ class PaperPolicy(Policy):
         with torch.no_grad():
             return self.interpolator.embed(self.normaliser(states))
 
-    def prepare(self) -> None:
-        """Condition the interpolator on the memory."""
-        _ = self.conditioned
-
-    # --- explaining ---
-
-    def explain(self, states: Tensor, names: DimensionNames) -> list[Explanation]:
-        """Explain the deterministic means at raw states by the memories interpolated."""
-        from imel.explain.by_memories import explain_interpolation
-
-        return explain_interpolation(self, states, names)
+    def mean_by_values(self, state: Tensor, values: Tensor) -> Tensor:
+        """Return the mean at a raw state if the improved means in memory were these values."""
+        context = self.context()
+        varied = Context(context.states, values, context.episodes)
+        # Leaving out an episode that nobody remembers leaves out nothing, and can be differentiated
+        nobody = (context.episodes.max() + 1)[None]
+        target = Context(self.normaliser(state), torch.zeros_like(values[:1]), nobody)
+        return self.interpolator.leave_one_out(varied, target).mean[0]

@@ -5,7 +5,7 @@ Advantages (Alg. 3), improvement and memory (Alg. 1 l. 8-12), then the fit (l. 3
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 from imel.data.advantage import estimate_advantages
 from imel.data.experience import Rollout, flatten_time
 from imel.distributions.gaussian import improved_stds, next_std
+from imel.policies.base import Stats, Update
 from imel.policies.paper.fit import fit_leave_one_out, leave_one_out_error
 from imel.policies.paper.interpolator import Weighted, effective_neighbours
-from imel.policies.update import Logged, Stats, Update
 from imel.settings import marked, parse_schedule, setting_names
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ Step = tuple[Tensor, Tensor, Tensor, Tensor]
 class PaperUpdate(Update):
     """Improves a rollout and fits the interpolator of a `PaperPolicy`.
 
-    Beside the weighting of advantages, a subclass may replace the improvement (`improve`, whose
-    length is `kl_budget`) and sigma's rule (`next_std`).
+    A subclass may also replace the improvement (`improve`) and sigma's rule (`next_std`).
     """
 
     policy: PaperPolicy
@@ -47,9 +46,11 @@ class PaperUpdate(Update):
             name: parse_schedule(name, getattr(self.settings, name))
             for name in marked(self.settings, "scheduled")
         }
+        self._fitting: Optimizer | None = None  # where nothing is learned
         if "learning_rate" in self._schedules:
             parameters = self.policy.interpolator.parameters()
-            self.optimizers["interpolator_optimizer"] = torch.optim.Adam(parameters, fused=True)
+            self._fitting = torch.optim.Adam(parameters, fused=True)
+            self.optimizers["interpolator_optimizer"] = self._fitting
 
     # --- what a subclass may replace ---
 
@@ -67,22 +68,8 @@ class PaperUpdate(Update):
             return std
         return next_std(improved_stds(*step, eta, mode), std, self.settings.min_std)
 
-    # --- the update ---
-
-    @property
-    def _fitting(self) -> Optimizer | None:
-        """The interpolator's optimizer; None where nothing is learned."""
-        return self.optimizers.get("interpolator_optimizer")
-
-    def _at_present(self, name: str) -> float:
-        """Return a scheduled setting's value at the present progress."""
-        return self._schedules[name](self.learner.progress_remaining)
-
     def start(self) -> None:
-        """Set sigma and the prior context C^0 (Alg. 1 l. 1) before the first step.
-
-        Normalised states are drawn from N(0, 1), means from N(0, prior_std^2).
-        """
+        """Set sigma and the prior context C^0 (Alg. 1 l. 1): states of N(0, 1) and small means."""
         self._schedule_std(1.0)
         settings = self.settings
         if "prior_size" not in setting_names(settings):
@@ -108,7 +95,7 @@ class PaperUpdate(Update):
             self._schedule_std(self.learner.progress_remaining)
         if self._fitting is None:
             return {}
-        rate = self._at_present("learning_rate")
+        rate = self._schedules["learning_rate"](self.learner.progress_remaining)
         for group in self._fitting.param_groups:
             group["lr"] = rate
         return {"train/learning_rate": rate}
@@ -116,25 +103,23 @@ class PaperUpdate(Update):
     def __call__(self, rollout: Rollout) -> Stats:
         """Improve and remember the rollout (Alg. 1 l. 8-12), then train the model (l. 3).
 
-        Line 3 stands at the end of an iteration, not at its start: the model is then whole between
-        iterations, and the first fit is to experience rather than to the prior.
+        Line 3 is last: the model is then whole, and first fitted to experience, not to the prior.
         """
         policy, distribution = self.policy, self.policy.distribution
         rows = rollout.rows(policy.device)
         weights, stats = self._advantages(rollout)  # l. 8
         step = (weights, rows["actions"], rows["means"], rows["stds"])
-        budget = self._at_present("kl_budget")
+        budget = self._schedules["kl_budget"](self.learner.progress_remaining)
         improved, eta = self.improve(step, budget)  # l. 9 and 11
         if distribution.has_std:
             policy.std.copy_(self.next_std(policy.std, step, eta))
         rows |= {"improved_means": improved, "advantages": weights}
         policy.memory.add(rows, self.learner.iteration)  # l. 12
         loss = self.fit()  # l. 3
-        fitted = {} if loss is None else {"train/loss": loss}
         kls = distribution.kls(rows["means"] - improved, improved, rows["stds"])
-        sizes = {"improve/kl_budget": budget, "improve/step_size": eta}
-        reached = {"improve/target_kl": float(kls.mean())}
-        return stats | fitted | sizes | reached | self._diagnose(rollout)
+        stats |= {} if loss is None else {"train/loss": loss}
+        stats |= {"improve/kl_budget": budget, "improve/step_size": eta}
+        return stats | {"improve/target_kl": float(kls.mean())} | self._diagnose(rollout)
 
     def _advantages(self, rollout: Rollout) -> tuple[Tensor, Stats]:
         """Return A_{0:T} (Alg. 3), and fit V^w to the returns."""  # [E * T]
@@ -162,33 +147,24 @@ class PaperUpdate(Update):
 
     def fit(self) -> float | None:
         """Run train(model, C) (Alg. 4); return its loss, or None where nothing is learned."""
-        policy, learner = self.policy, self.learner
-        policy.invalidate()
-        if self._fitting is None:
-            return None
-        policy.interpolator.train()
-        fit = fit_leave_one_out(
-            policy.interpolator, self._fitting, policy.context(), self.settings, learner.generator
-        )
-        policy.interpolator.eval()
+        policy, generator, fit = self.policy, self.learner.generator, None
+        if self._fitting is not None:
+            parts = (policy.interpolator.train(), self._fitting, policy.context())
+            fit = fit_leave_one_out(*parts, self.settings, generator)
+            policy.interpolator.eval()
         policy.invalidate()
         if fit is None:
             return None
-        learner.n_updates += fit.gradient_steps
+        self.learner.n_updates += fit.gradient_steps
         return fit.loss
 
-    def warm_start(self, logged: Logged) -> None:
+    def warm_start(self, logged: Any) -> None:
         """Improve logged memories that are not yet, and fit until the loss no longer falls."""
         column = self.policy.memory.column
         if logged.kind == "acted":
-            step = (
-                column("advantages"),
-                column("actions"),
-                column("behaviour_means"),
-                column("stds"),
-            )
-            improved, _ = self.improve(step, self._schedules["kl_budget"](1.0))
-            column("improved_means").copy_(improved)
+            weights, actions = column("advantages"), column("actions")
+            step = (weights, actions, column("behaviour_means"), column("stds"))
+            column("improved_means").copy_(self.improve(step, self._schedules["kl_budget"](1.0))[0])
         best, waited = float("inf"), 0
         for _ in range(_MOST_FITS):
             loss = self.fit()
@@ -203,27 +179,23 @@ class PaperUpdate(Update):
     def _diagnose(self, rollout: Rollout) -> Stats:
         """Return what the new policy looks like from outside."""
         policy, memory, generator = self.policy, self.policy.memory, self.learner.generator
-        context, device, stats = policy.context(), policy.device, Stats()
+        context, conditioned, stats = policy.context(), policy.conditioned, Stats()
         if policy.interpolator.learns:
-            rows = torch.randperm(len(context), generator=generator)[:_ROWS].to(device)
+            rows = torch.randperm(len(context), generator=generator)[:_ROWS].to(policy.device)
             error = leave_one_out_error(policy.interpolator, context, rows)
-            if error is not None:
-                stats["train/loo_error"] = error
-        improvements = memory.column("improved_means") - memory.column("means")
-        stats["train/old_mean_error"] = float(improvements.square().mean())
+            stats |= {} if error is None else {"train/loo_error": error}
         some = torch.randperm(len(rollout), generator=generator)[:_ROWS]
-        states, means, stds = (
-            column.flatten(0, 1)[some].to(device)
-            for column in (rollout.states, rollout.means, rollout.stds)
-        )
+        columns = (rollout.states, rollout.means, rollout.stds)
+        states, means, stds = (part.flatten(0, 1)[some].to(policy.device) for part in columns)
         kls = policy.distribution.kls(policy.act(states)[0] - means, means, stds)
-        stats["improve/policy_kl"] = float(kls.mean())
-        conditioned = policy.conditioned
         if isinstance(conditioned, Weighted):
-            weights = conditioned.weights(policy.normaliser(states))
-            stats["memory/effective_neighbours"] = float(effective_neighbours(weights).mean())
+            about = effective_neighbours(conditioned.weights(policy.normaliser(states)))
+            stats["memory/effective_neighbours"] = float(about.mean())
+        improvements = memory.column("improved_means") - memory.column("means")
         ages = self.learner.iteration - memory.column("iterations").double()
         return stats | {
+            "train/old_mean_error": float(improvements.square().mean()),
+            "improve/policy_kl": float(kls.mean()),
             "memory/age": float(ages.mean()),
             "memory/size": len(memory),
             "memory/episodes": torch.unique(memory.column("episodes")).numel(),

@@ -4,56 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from imel.data.arithmetic import mlp
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Conditioned, Interpolator, Prediction
 from imel.policies.paper.paper_policy import FitSettings, PaperPolicy
 from imel.registry import register
-from imel.settings import Layers, setting
 
 
 @dataclass(frozen=True)
 class RegressorSettings(FitSettings):
     """Settings of `RegressorPolicy`."""
 
-    hidden: tuple[int, ...] = setting((64, 64), search=Layers(32, 64, 128, 256))
+    hidden: tuple[int, ...] = (64, 64)
     """Hidden layers."""
 
 
 class Regressor(Interpolator):
-    """y(s) = f^w(s), fitted to the memories. Its behaviour is in its weights, not in them.
-
-    There is no context to leave anything out of: leave-one-out is plain regression here.
-    """
+    """y(s) = f^w(s), fitted to the memories by plain regression: it sees no context."""
 
     def __init__(self, state_dim: int, value_dim: int, settings: RegressorSettings) -> None:
         super().__init__()
         self.network = mlp(state_dim, settings.hidden, value_dim)
 
-    def condition(self, context: Context) -> ConditionedRegressor:
-        """The network needs no memories to answer."""
+    def condition(self, context: Context) -> Conditioned:
+        """Return the network, which needs no memories to answer."""
         del context
-        return ConditionedRegressor(self)
+        return Conditioned(lambda states: Prediction(self.network(states)))
 
     def leave_one_out(self, context: Context, targets: Context) -> Prediction:
         """The network's answer; it does not see the context."""
         del context
         return Prediction(self.network(targets.states))
-
-
-class ConditionedRegressor(Conditioned):
-    """The network."""
-
-    def __init__(self, model: Regressor) -> None:
-        self._network = model.network
-
-    def __call__(self, states: Tensor) -> Prediction:
-        """Evaluate the network."""
-        with torch.no_grad():
-            return Prediction(self._network(states))
 
 
 @register("regressor", label="IMeL, regressor")

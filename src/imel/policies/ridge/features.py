@@ -2,11 +2,8 @@
 
     phi(s) = (1, z, tanh(z W + b)),    z the normalised state, W and b drawn once and never fitted
 
-The policy's mean is phi(s)^T theta. Fitting values y at remembered states is the closed form
-
-    theta = (Phi^T Phi + lambda D)^{-1} Phi^T y
-
-with D the identity but for the constant feature, which is not shrunk.
+The policy's mean is phi(s)^T theta. Values y at remembered states are fitted by (Phi^T Phi + lambda
+D)^{-1} Phi^T y with D the identity but for the constant feature, which is not shrunk.
 """
 
 from __future__ import annotations
@@ -28,16 +25,12 @@ REACH = 5.0
 
 
 class Features(nn.Module, ABC):
-    """phi: the features of a normalised state in which `RidgePolicy` is linear.
+    """phi: the features of a normalised state in which `RidgePolicy` is linear, a constant first.
 
-    The first feature is the constant one. A subclass has to define `width` and `forward`; the other
-    methods may be overridden where there is something faster.
+    A subclass has to define `width` and `forward`; the rest may be overridden by what is faster.
     """
 
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """d_phi: the number of features."""
+    width: int  # d_phi: the number of features
 
     @abstractmethod
     def forward(self, states: Tensor) -> Tensor:
@@ -64,11 +57,7 @@ class RandomFeatures(Features):
         super().__init__()
         self.register_buffer("directions", 1.5 * torch.randn(state_dim, count) / state_dim**0.5)
         self.register_buffer("offsets", 2.0 * torch.rand(count) - 1.0)
-
-    @property
-    def width(self) -> int:
-        """d_phi: the number of features."""
-        return 1 + self.directions.shape[0] + self.directions.shape[1]
+        self.width = 1 + state_dim + count
 
     def forward(self, states: Tensor) -> Tensor:
         """Return phi at normalised states."""  # [T, d_s] -> [T, d_phi]
@@ -100,28 +89,28 @@ class _Block:
 
 
 class Design:
-    """The features of all remembered states: the design matrix Phi and its Gram matrix.
+    """The design matrix Phi of all remembered states and its Gram matrix, rollout by rollout.
 
-    Kept rollout by rollout: of an iteration's rows only the new ones are computed. In single
-    precision, whose rounding is far below the damping of a step.
+    Only new rows are computed, in single precision: its rounding is far below a step's damping.
     """
 
-    def __init__(self, features: Features, normaliser: Normaliser) -> None:
+    def __init__(self, features: Features, normaliser: Normaliser, memory: Memory) -> None:
         self._phi, self._normaliser = features, normaliser
         self._blocks: dict[tuple[int, int], _Block] = {}
+        self.update(memory)
 
     def update(self, memory: Memory) -> None:
         """Compute the rows that are new in memory, drop those that were forgotten."""
         states, episodes, blocks = memory.column("states"), memory.column("episodes"), {}
         for iteration, rows in memory.rollouts():
             key = (iteration, rows.stop - rows.start)
-            blocks[key] = self._blocks.get(key) or self._block(states[rows], episodes[rows])
+            block = self._blocks.get(key)
+            if block is None:
+                features = self._phi(self._normaliser(states[rows]))
+                names, counts = torch.unique_consecutive(episodes[rows], return_counts=True)
+                block = _Block(features, features.T @ features, names, counts.tolist())
+            blocks[key] = block
         self._blocks = blocks
-
-    def _block(self, states: Tensor, episodes: Tensor) -> _Block:
-        features = self._phi(self._normaliser(states))
-        names, counts = torch.unique_consecutive(episodes, return_counts=True)
-        return _Block(features, features.T @ features, names, counts.tolist())
 
     @property
     def features(self) -> Tensor:
@@ -151,11 +140,8 @@ class Design:
         names, sums, start = [], [], 0
         for block in self._blocks.values():
             stop = start + len(block.features)
-            stretches = zip(
-                torch.split(block.features.to(values.dtype), block.sizes),
-                torch.split(values[start:stop], block.sizes),
-                strict=True,
-            )
+            both = block.features.to(values.dtype), values[start:stop]
+            stretches = zip(*(torch.split(each, block.sizes) for each in both), strict=True)
             sums += [column.T @ rows for rows, column in stretches]
             names.append(block.episodes)
             start = stop

@@ -1,8 +1,7 @@
-"""What each episode taught a policy: its coefficients as a sum over episodes.
+"""What each episode taught a policy: its coefficients as a sum over episodes, sum_e theta_e.
 
-A step of `RidgePolicy` is linear in the improvements its experiences ask for, so the coefficients
-are a sum of what each episode contributed, theta = sum_e theta_e. Every map the coefficients go
-through, each lesson goes through as well; taking a lesson back is subtraction.
+A step of `RidgePolicy` is linear in the improvements its experiences ask for. Every map that the
+coefficients go through, each lesson goes through as well; taking a lesson back is subtraction.
 """
 
 from __future__ import annotations
@@ -51,20 +50,13 @@ class Lessons(nn.Module):
     def __len__(self) -> int:
         return int(self._size)
 
-    @property
-    def rows(self) -> int:
-        """Rows allocated."""
-        return self.episodes.shape[0]
-
-    @property
-    def capacity(self) -> int:
-        """The largest number of lessons kept apart."""
-        each = self.coefficients[0].numel() * self.coefficients.element_size()
-        return max(_CHUNK, min(_LARGEST, _BYTES // each))
-
     def column(self, name: str) -> Tensor:
         """Return the rows in use of a column, as a view."""
         return self.get_buffer(name)[: len(self)]
+
+    def _columns(self) -> list[tuple[str, Tensor]]:
+        """Return all rows allocated of every column."""
+        return [(name, buffer) for name, buffer in self.named_buffers() if name != "_size"]
 
     def record_episodes(
         self, episodes: Tensor, rewards: Tensor, states: Tensor, start: int, end: int
@@ -99,41 +91,33 @@ class Lessons(nn.Module):
         self.samples[rows] = torch.where((times >= before)[..., None], fresh, old)
 
     def _append(self, episodes: Tensor, start: int) -> None:
-        self._make_room(len(episodes))
+        """Enter new episodes; where the ledger is full, merge its oldest half in pairs before."""
+        each = self.coefficients[0].numel() * self.coefficients.element_size()
+        most = max(_CHUNK, min(_LARGEST, _BYTES // each))
+        while len(self) + len(episodes) > most and len(self) >= 4:
+            self._merge_oldest()
         size = len(self)
         rows = slice(size, size + len(episodes))
-        for name, buffer in self.named_buffers():
-            if name != "_size":
-                buffer[rows] = 0
+        if rows.stop > len(self.episodes):
+            self._allocate(-(-rows.stop // _CHUNK) * _CHUNK)
+        for _, column in self._columns():
+            column[rows] = 0
         self.episodes[rows], self.starts[rows], self.counts[rows] = episodes, start, 1
         self._size.fill_(rows.stop)
 
-    def _make_room(self, arriving: int) -> None:
-        """Grow, or where the ledger is as large as it may be merge the oldest half in pairs."""
-        while len(self) + arriving > self.capacity and len(self) >= 4:
-            self._merge_oldest()
-        rows = -(-(len(self) + arriving) // _CHUNK) * _CHUNK
-        if rows > self.rows:
-            self._allocate(rows)
-
     def _allocate(self, rows: int) -> None:
         """Make room for exactly so many rows; those in use that fit stay as they are."""
-        kept = min(rows, self.rows)
-        for name, buffer in list(self.named_buffers()):
-            if name != "_size":
-                resized = buffer.new_zeros(rows, *buffer.shape[1:])
-                resized[:kept] = buffer[:kept]
-                self.register_buffer(name, resized)
+        for name, column in self._columns():
+            resized = column.new_zeros(rows, *column.shape[1:])
+            resized[: len(column)] = column[:rows]
+            self.register_buffer(name, resized)
 
     def _merge_oldest(self) -> None:
         """Add up neighbours among the oldest half: the sum over all lessons stays as it is."""
         size = len(self)
         pairs = size // 4
-        merged, rest = slice(0, 2 * pairs), slice(2 * pairs, size)
-        for name, buffer in self.named_buffers():
-            if name == "_size":
-                continue
-            first, second = buffer[merged][0::2], buffer[merged][1::2]
+        for name, column in self._columns():
+            first, second = column[: 2 * pairs : 2], column[1 : 2 * pairs : 2]
             if name in ("episodes", "starts"):
                 joined = torch.minimum(first, second)
             elif name == "ends":
@@ -142,17 +126,12 @@ class Lessons(nn.Module):
                 joined = torch.cat([first[:, ::2], second[:, ::2]], dim=1)
             else:
                 joined = first + second
-            kept = torch.cat([joined, buffer[rest]])
-            buffer[: len(kept)] = kept
+            column[: size - pairs] = torch.cat([joined, column[2 * pairs : size]])
         self._size.fill_(size - pairs)
 
     def rows_of(self, episodes: Tensor) -> Tensor:
-        """Return the row of each episode; of one that was merged, that of its period.
-
-        Episodes are numbered as they begin and entered in that order.
-        """
-        known = self.column("episodes")
-        return torch.searchsorted(known, episodes, right=True) - 1
+        """Return the row of each episode, or of its period; they are entered by their numbers."""
+        return torch.searchsorted(self.column("episodes"), episodes, right=True) - 1
 
     def add(self, episodes: Tensor, parts: Tensor) -> None:
         """Add what some episodes contribute to a step."""  # [E], [E, d_phi, d_a]
@@ -163,23 +142,11 @@ class Lessons(nn.Module):
         column = self.column("coefficients")
         column.copy_(matrix.to(column.dtype) @ column)
 
-    # --- files: a ledger is as long as what was taught ---
-
-    def with_rows(self, rows: int) -> dict[str, Tensor]:
-        """Return tensors of the shapes that a ledger of so many rows has, without contents."""
-        return {
-            name: buffer.new_empty(
-                (rows, *buffer.shape[1:]) if name != "_size" else (), device="meta"
-            )
-            for name, buffer in self.named_buffers()
-        }
-
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
+        # A ledger in a file is as long as what was taught
         loaded = state_dict.get(f"{prefix}episodes")
-        if loaded is not None and loaded.ndim == 1 and loaded.shape[0] != self.rows:
-            self._allocate(loaded.shape[0])
+        if loaded is not None and loaded.ndim == 1 and len(loaded) != len(self.episodes):
+            self._allocate(len(loaded))
         super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 

@@ -2,24 +2,21 @@
 
     mu(s) = phi(s)^T theta,    theta <- theta + beta (Phi^T Phi + lambda D)^{-1} Phi^T (mu* - mu)
 
-The improvements mu* - mu that remembered experiences ask for are smoothed by ridge regression on
-the features; beta bounds the KL of the step. Since mu* - mu is a one-sample policy gradient and
-Phi^T Phi the Fisher matrix of a Gaussian policy that is linear in phi, a step is a damped natural
-policy gradient, solved in closed form over a replay memory.
+The improvements mu* - mu that experiences ask for are smoothed by ridge regression; beta bounds the
+KL. Since mu* - mu is a one-sample policy gradient and Phi^T Phi the Fisher matrix of a Gaussian
+policy that is linear in phi, a step is a damped natural policy gradient over a replay memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import torch
-from gymnasium import spaces
 from torch import Tensor
 
-from imel.errors import ImelError
-from imel.policies.base import Policy, Rows
+from imel.policies.base import Policy, Update
 from imel.policies.ridge.features import Design, Features, RandomFeatures, damped_inverse
 from imel.policies.ridge.ledger import Lessons
 from imel.policies.ridge.ridge_update import RidgeUpdate
@@ -28,10 +25,7 @@ from imel.settings import Choice, Range, setting
 from imel.settings import Settings as CommonSettings
 
 if TYPE_CHECKING:
-    from imel.explain.by_lessons import LessonExplanation
     from imel.learner import LearnerState
-    from imel.policies.names import DimensionNames
-    from imel.policies.update import Update
 
 _CARRYING = 1e-6
 """Penalty with which coefficients are carried over to features under another normaliser."""
@@ -43,10 +37,9 @@ _IMITATION = 1e-3
 class RidgePolicy(Policy):
     """A natural policy gradient on random features, in closed form, with replay.
 
-    As in the paper, experiences are remembered and improved (Algorithms 1 and 2), and the policy is
-    linear in their improvements, like a sum of kernels over memories. Unlike the paper, the kernel
-    is fixed, all memories are improved again at every iteration, and the trust region bounds the
-    step of the policy, not the improvement of each experience.
+    As in the paper, experiences are remembered and improved, and the policy is linear in their
+    improvements. Unlike there, the kernel is fixed, all memories are improved again at every
+    iteration, and the trust region bounds the step of the policy.
     """
 
     @dataclass(frozen=True)
@@ -77,20 +70,12 @@ class RidgePolicy(Policy):
     lessons: Lessons
     coefficients: Tensor  # [d_phi, d_a] theta
 
-    def __init__(
-        self,
-        observation_space: spaces.Space[Any],
-        action_space: spaces.Space[Any],
-        settings: Any = None,
-        **changes: Any,
-    ) -> None:
-        super().__init__(observation_space, action_space, settings, **changes)
+    def make_parts(self) -> None:
+        """Make features, coefficients and the ledger of lessons."""
         self.features = self.make_features()
         shape = (self.features.width, self.action_dim)
         self.register_buffer("coefficients", torch.zeros(shape, dtype=torch.float64))
         self.lessons = Lessons(self.state_dim, *shape)
-
-    # --- what a subclass may replace ---
 
     def make_features(self) -> Features:
         """Return the feature map phi; torch's global generator is seeded when it is called."""
@@ -100,30 +85,15 @@ class RidgePolicy(Policy):
         """Return the update: improve all memories again, take a bounded step."""
         return RidgeUpdate(learner)
 
-    # --- acting ---
-
     def _act(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        mean = self.features.predict(self.normaliser(states), self._weights())
+        weights = self.cached("weights", self.coefficients.float)
+        mean = self.features.predict(self.normaliser(states), weights)
         return mean, self.std.expand_as(mean)
-
-    def _weights(self) -> Tensor:
-        return self.cached("weights", self.coefficients.float)
-
-    def prepare(self) -> None:
-        """Round the coefficients to single precision."""
-        self._weights()
-
-    # --- learning ---
 
     @property
     def design(self) -> Design:
         """The features of what is remembered."""
-        return self.cached("design", self._make_design)
-
-    def _make_design(self) -> Design:
-        design = Design(self.features, self.normaliser)
-        design.update(self.memory)
-        return design
+        return self.cached("design", lambda: Design(self.features, self.normaliser, self.memory))
 
     def step(self, improvements: Tensor) -> tuple[Tensor, Tensor]:
         """Return each episode's part of the step, whose sum over episodes is the step.
@@ -147,18 +117,15 @@ class RidgePolicy(Policy):
 
     def imitate(self) -> None:
         """Fit the coefficients to the improved means in memory, each episode a lesson."""
-        improved = self.memory.column("improved_means").double()
-        episodes, products = self.design.products(improved)
+        episodes, products = self.design.products(self.memory.column("improved_means").double())
         features = self.design.features.double()
         parts = products @ damped_inverse(features.T @ features, _IMITATION)
         self.move(episodes, parts.mT, scale=1.0)
 
     def refresh_normaliser(self) -> None:
-        """Normalise states by all seen so far, and carry the coefficients over.
+        """Normalise states by all seen so far, and carry the means over by regression.
 
-        By regression means stay as they are at remembered states:
-
-            theta' = (Phi'^T Phi' + lambda D)^{-1} Phi'^T Phi theta
+        theta' = (Phi'^T Phi' + lambda D)^{-1} Phi'^T Phi theta
         """
         self.design.update(self.memory)
         before = self.design.features
@@ -171,37 +138,12 @@ class RidgePolicy(Policy):
         self.coefficients.copy_(matrix @ self.coefficients)
         self.lessons.transform(matrix)
 
-    # --- explaining ---
-
-    def explain(self, states: Tensor, names: DimensionNames) -> list[LessonExplanation]:
-        """Take the deterministic means at raw states apart into lessons."""
-        from imel.explain.by_lessons import explain_lessons
-
-        return explain_lessons(self, states, names)
-
-    def without(
-        self,
-        lessons: Rows | None = None,
-        rows: Rows | None = None,
-        episodes: Rows | None = None,
-    ) -> Self:
-        """Return a copy that lacks some lessons: see `imel.explain.policy_without`."""
-        from imel.explain.reduced import without_lessons
-
-        if rows is not None or episodes is not None:
-            raise ImelError(
-                f"{type(self).__name__} is a sum of lessons, which stay when memories go: leave "
-                "lessons out by policy_without(lessons=[...]) or explain(..., without_lessons=...)"
-            )
-        return without_lessons(self, [] if lessons is None else lessons)
-
-    # --- files and export ---
-
     def shapes_for(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return tensors of the shapes it can load: with as many lessons as a file holds."""
         shapes = super().shapes_for(state)
         episodes = state.get("lessons.episodes")
         if episodes is not None and episodes.ndim == 1:
-            sized = self.lessons.with_rows(episodes.shape[0])
-            shapes |= {f"lessons.{name}": tensor for name, tensor in sized.items()}
+            with torch.device("meta"):
+                sized = Lessons(self.state_dim, self.features.width, self.action_dim, len(episodes))
+            shapes |= {f"lessons.{name}": tensor for name, tensor in sized.state_dict().items()}
         return shapes

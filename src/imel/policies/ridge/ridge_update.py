@@ -1,14 +1,13 @@
 """The update of `RidgePolicy`: all memories are improved again, the policy takes a bounded step.
 
-At every iteration the mean of a memory is that of the present policy, its advantage is estimated
-again with the present critic, and its improvement is the one-sample policy gradient step from there
-(Alg. 1 l. 9-11). Two departures from the paper: old memories are improved again (paper note 10),
-and the trust region bounds the smoothed step, not that of each memory (paper note 13).
+At every iteration a memory's mean is the present policy's, its advantage the present critic's, and
+its improvement the one-sample policy gradient step from there (Alg. 1 l. 9-11). Unlike the paper,
+old memories are improved again (note 10), and the trust region bounds the smoothed step (note 13).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from torch import Tensor
 from imel.data.advantage import replayed_advantages
 from imel.data.experience import Rollout
 from imel.distributions.gaussian import adapted_std, std_gradient
-from imel.policies.update import Logged, Stats, Update
+from imel.policies.base import Stats, Update
 
 if TYPE_CHECKING:
     from imel.learner import LearnerState
@@ -26,16 +25,15 @@ if TYPE_CHECKING:
 class RidgeUpdate(Update):
     """Improves memories and moves a `RidgePolicy`.
 
-    Beside the weighting of advantages, a subclass may replace the length of a step (`step_length`)
-    and sigma's rule (`next_std`).
+    A subclass may also replace the length of a step (`step_length`) and sigma's rule (`next_std`).
     """
 
     policy: RidgePolicy
 
     def __init__(self, learner: LearnerState) -> None:
         super().__init__(learner)
-        settings = self.settings
-        self.max_std = max(min(1.0, settings.std / self.policy.action_dim), settings.min_std)
+        shared = min(1.0, self.settings.std / self.policy.action_dim)
+        self.max_std = max(shared, self.settings.min_std)
 
     # --- what a subclass may replace ---
 
@@ -80,10 +78,8 @@ class RidgeUpdate(Update):
         # Of mean and sigma: nothing new is tried where sigma falls while the mean stands still
         share = min(1.0, gain / self.settings.full_step_gain)
         advantages = self.standardised(advantages)
-        weights = ratios * advantages
-        improved, _ = distribution.improve(
-            weights, actions, means, stds, self.settings.trust_region
-        )
+        weights, bound = ratios * advantages, self.settings.trust_region
+        improved, _ = distribution.improve(weights, actions, means, stds, bound)
         column("means").copy_(means)
         column("improved_means").copy_(improved)
         column("advantages").copy_(advantages)
@@ -94,16 +90,13 @@ class RidgeUpdate(Update):
         sizes = {"memory/size": len(memory), "memory/lessons": len(policy.lessons)}
         return stats | fitted | moved | {"improve/gain": gain} | sizes
 
-    def warm_start(self, logged: Logged) -> None:
+    def warm_start(self, logged: Any) -> None:
         """Imitate logged memories; without rewards nothing more can be learned from them."""
-        policy, memory = self.policy, self.policy.memory
-        column = memory.column
-        policy.lessons.record_episodes(
-            column("episodes"), column("rewards"), column("states"), 0, 0
-        )
+        policy, column, lessons = self.policy, self.policy.memory.column, self.policy.lessons
+        lessons.record_episodes(column("episodes"), column("rewards"), column("states"), 0, 0)
         policy.imitate()
         if not logged.rewarded:
-            memory.forget_episodes(memory.column("episodes").clone())
+            policy.memory.forget_episodes(column("episodes").clone())
             policy.invalidate()
 
     def _remember(self, rollout: Rollout) -> None:
@@ -113,10 +106,8 @@ class RidgeUpdate(Update):
         policy.memory.add(rows, learner.iteration)
         policy.normaliser.update(rows["states"])
         learner.return_scale.update_from(rollout.rewards, rollout.terminated | rollout.truncated)
-        seen = learner.num_timesteps
-        policy.lessons.record_episodes(
-            rows["episodes"], rows["rewards"], rows["states"], seen - len(rollout), seen
-        )
+        columns, seen = (rows["episodes"], rows["rewards"], rows["states"]), learner.num_timesteps
+        policy.lessons.record_episodes(*columns, seen - len(rollout), seen)
         # At iterations 1, 2, 4, 8 …
         count = learner.iteration + 1
         if count & (count - 1) == 0:
