@@ -49,8 +49,8 @@ def trained(env: Any) -> IMeL:
     if env == ENV:
         return wide_model(policy="RidgePolicy").learn(256)
     made = env if isinstance(env, str) else env()
-    sizes = {"n_envs": 1, "rollout_size": 128, "memory_size": 256}
-    return IMeL("RidgePolicy", made, **sizes, seed=3).learn(384)
+    model = IMeL("RidgePolicy", made, n_envs=1, rollout_size=128, memory_size=256, seed=3)
+    return model.learn(384)
 
 
 def states(model: IMeL, count: int = 300) -> NDArray[np.float32]:
@@ -111,13 +111,7 @@ def test_a_reduced_policy_is_exported_without_the_lessons_taken_back(tmp_path: P
 class Squares(Features):
     """A constant, the state and its squares."""
 
-    def __init__(self, state_dim: int) -> None:
-        super().__init__()
-        self.width_of_all = 1 + 2 * state_dim
-
-    @property
-    def width(self) -> int:
-        return self.width_of_all
+    width = 5
 
     def forward(self, states: Tensor) -> Tensor:
         return torch.cat([torch.ones(len(states), 1), states, states.square()], dim=1)
@@ -133,14 +127,13 @@ class WritableSquares(Squares):
 
 
 class SquaresPolicy(RidgePolicy):
-    features_class: type[Features] = Squares
-
     def make_features(self) -> Features:
-        return self.features_class(self.state_dim)
+        return Squares()
 
 
-class WritablePolicy(SquaresPolicy):
-    features_class = WritableSquares
+class WritablePolicy(RidgePolicy):
+    def make_features(self) -> Features:
+        return WritableSquares()
 
 
 class OtherPolicy(RidgePolicy):

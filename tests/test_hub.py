@@ -83,7 +83,7 @@ def refused(tmp_path: Path, attempt: Callable[[], object]) -> str:
 # --- to a hub and back ---
 
 
-def test_a_pushed_model_comes_back_bit_for_bit(
+def test_a_pushed_run_comes_back_bit_for_bit_and_private_unless_said_otherwise(
     hub: Hub, run: Path, tmp_path: Path, trained: IMeL
 ) -> None:
     before = files_below(tmp_path)
@@ -92,13 +92,9 @@ def test_a_pushed_model_comes_back_bit_for_bit(
     assert differing(tensors_of(trained), tensors_of(model)) == []
     np.testing.assert_array_equal(answers(trained), answers(model))
     assert files_below(tmp_path) == before
-
-
-def test_a_new_repository_is_private_unless_said_otherwise(hub: Hub, run: Path) -> None:
-    push_to_hub(run, "me/mine")
     assert main(["push", str(run), "me/everyones", "--public"]) == 0
-    push_to_hub(run, "me/mine", private=False)
-    assert hub.visibility == {"me/mine": "private", "me/everyones": "public"}
+    push_to_hub(run, REPO, private=False)
+    assert hub.visibility == {REPO: "private", "me/everyones": "public"}
 
 
 def test_only_files_of_known_kinds_are_sent_and_fetched(

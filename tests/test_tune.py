@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from unittest.mock import MagicMock
 
 import optuna
 import pytest
@@ -21,7 +21,6 @@ from matplotlib.image import imread
 from optuna.trial import TrialState
 
 from imel.bench.pool import Failure, Finished, Message, Pool, Processes
-from imel.bench.progress import SearchProgress
 from imel.bench.run import EVALUATIONS, Run
 from imel.bench.store import Store
 from imel.cli.main import main
@@ -69,20 +68,6 @@ class ScriptedPool(Pool):
         self.closed = True
 
 
-class Heard(SearchProgress):
-    """Keeps what a search says."""
-
-    def __init__(self) -> None:
-        self.shares: list[float] = []
-        self.outcomes: list[float | Failure | None] = []
-
-    def advanced(self, number: int, share: float) -> None:
-        self.shares.append(share)
-
-    def ended(self, number: int, outcome: float | Failure | None, count: int) -> None:
-        self.outcomes.append(outcome)
-
-
 def gamma(run: Run) -> float:
     return float(run.settings()["gamma"])
 
@@ -95,11 +80,10 @@ def ask(study: optuna.Study) -> optuna.Trial:
 
 
 @pytest.mark.parametrize("policy", policy_names())
-@pytest.mark.parametrize("fixed", [{}, {"gamma": 0.9}, {"rollout_size": 512}])
-def test_the_default_settings_are_a_point_of_every_space(
-    policy: str, fixed: dict[str, Any]
-) -> None:
-    problem = Problem("hopper", policy, 1000, (0,), fixed)
+@pytest.mark.filterwarnings("error")  # Optuna warns of values that are out of range
+def test_the_default_settings_are_a_point_of_every_space(policy: str) -> None:
+    fixed = {"rollout_size": 500}
+    problem = Problem("Pendulum-v1", policy, 1000, (0,), fixed)
     usual = problem.run(fixed, 0).settings()
     assert problem.default == {name: usual[name] for name in problem.space}
     assert {"memory_size", "std"} <= problem.space.keys()
@@ -107,9 +91,6 @@ def test_the_default_settings_are_a_point_of_every_space(
     study = optuna.create_study()
     study.enqueue_trial(problem.default)
     assert study.ask(problem.space).params == problem.default
-    for name, value in problem.default.items():
-        distribution = problem.space[name]
-        assert distribution._contains(distribution.to_internal_repr(value)), name
 
 
 @pytest.mark.parametrize("policy", policy_names())
@@ -147,26 +128,27 @@ def test_what_is_searched_is_what_the_policys_settings_declare() -> None:
 
 
 def test_the_first_trial_is_the_default_and_the_best_is_the_highest_mean(tmp_path: Path) -> None:
-    pool, heard = ScriptedPool(lambda run: gamma(run) + run.seed), Heard()
+    pool, heard = ScriptedPool(lambda run: gamma(run) + run.seed), MagicMock()
     with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         search(study, PROBLEM, pool, heard, 4)  # none can be pruned before so many have ended
         assert study.trials[0].params == PROBLEM.default
         assert study.trials[0].value == pytest.approx(RidgePolicy.Settings().gamma + 0.5)
         gammas = [gamma(run) for run in pool.started if run.seed == 1]
         assert completed(study)[0].value == max(gammas) + 0.5
-        assert len(counted(study)) == len(heard.outcomes) == 4
+        assert len(counted(study)) == heard.ended.call_count == 4
     assert pool.started[0].settings() == PROBLEM.run({}, 0).settings()
     assert [run.seed for run in pool.started] == [0, 1] * 4
     assert pool.closed
-    assert heard.shares[:3] == [0.05, 0.1, 0.15]
+    assert [call.args[1] for call in heard.advanced.mock_calls[:3]] == [0.05, 0.1, 0.15]
 
 
 def test_a_trial_behind_the_median_is_pruned_and_its_second_seed_never_run(tmp_path: Path) -> None:
     values = iter([1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 2.2, 5.0, 5.0])
-    pool, heard = ScriptedPool(lambda run: next(values)), Heard()
+    pool, heard = ScriptedPool(lambda run: next(values)), MagicMock()
     with opened(tmp_path, PROBLEM, seed=0) as (study, _):
         search(study, PROBLEM, pool, heard, 6)
-        assert heard.outcomes == [1.0, 2.0, 3.0, 4.0, None, 5.0]
+        outcomes = [call.args[1] for call in heard.ended.mock_calls]
+        assert outcomes == [1.0, 2.0, 3.0, 4.0, None, 5.0]
         assert pool.stopped == [4]
         pruned = study.trials[4]
         assert pruned.state is TrialState.PRUNED
@@ -180,7 +162,7 @@ def test_a_failed_trial_counts_and_the_search_goes_on(tmp_path: Path) -> None:
     outcomes = iter(results)
     problem = Problem("Pendulum-v1", "mki", 1000, (0,), {})
     with opened(tmp_path, problem, seed=0) as (study, _):
-        search(study, problem, ScriptedPool(lambda _: next(outcomes), jobs=2), Heard(), 3)
+        search(study, problem, ScriptedPool(lambda _: next(outcomes), jobs=2), MagicMock(), 3)
         errors = [trial.user_attrs.get("error") for trial in study.trials]
         assert errors == [None, "it rained", None]
         assert [trial.value for trial in completed(study)] == [2.0, 1.0]
@@ -200,7 +182,7 @@ def test_trials_running_at_a_kill_are_failed_and_not_counted(tmp_path: Path) -> 
         with opened(tmp_path, PROBLEM, seed=0) as (study, _):
             states = [trial.state for trial in study.trials[:3]]
             assert states == [TrialState.FAIL, TrialState.COMPLETE, TrialState.FAIL]
-            search(study, PROBLEM, pool, Heard(), 3)
+            search(study, PROBLEM, pool, MagicMock(), 3)
             assert [trial.number for trial in counted(study)] == [1, 3, 4]
             assert study.trials[3].params == PROBLEM.default
             assert study.trials[4].params not in (drawn, study.trials[1].params)
@@ -241,9 +223,10 @@ def test_a_file_that_is_no_study_is_refused_in_one_line(content: str, tmp_path: 
 def work_on(folder: Path, start: Event, done: Connection) -> None:
     """Search with an own pool, slowly enough for processes to overlap; say who was last."""
     start.wait()
-    pool = ScriptedPool(lambda run: time.sleep(0.05) or gamma(run))
+    progress = MagicMock()
+    progress.advanced.side_effect = lambda *_: time.sleep(0.005)
     with opened(folder, PROBLEM, seed=0) as (study, last):
-        search(study, PROBLEM, pool, Heard(), 12)
+        search(study, PROBLEM, ScriptedPool(gamma), progress, 12)
         done.send(last())
 
 
@@ -280,14 +263,14 @@ def test_trials_of_a_killed_process_are_made_up_for_by_the_last(tmp_path: Path) 
     other.start()
     assert ours.recv() == PROBLEM.default
     with opened(tmp_path, PROBLEM, seed=0) as (study, last):
-        search(study, PROBLEM, ScriptedPool(gamma), Heard(), 3)
+        search(study, PROBLEM, ScriptedPool(gamma), MagicMock(), 3)
         assert len(counted(study)) == 2, "the third is under way elsewhere"
         assert not last()
         other.kill()
         other.join()
         assert last()
         assert [trial.number for trial in counted(study)] == [1, 2]
-        search(study, PROBLEM, ScriptedPool(gamma), Heard(), 3)
+        search(study, PROBLEM, ScriptedPool(gamma), MagicMock(), 3)
         assert len(counted(study)) == 3
         assert study.trials[-1].params == PROBLEM.default
 
@@ -313,7 +296,7 @@ def test_a_study_that_is_being_finished_is_waited_for(tmp_path: Path) -> None:
 # --- confirmation and command ---
 
 
-def test_a_comparison_is_of_seeds_nobody_searched_on() -> None:
+def test_settings_are_called_better_on_seeds_nobody_searched_on_by_evidence() -> None:
     assert new_seeds(dataclasses.replace(PROBLEM, seeds=(0, 1001)), 3) == [1000, 1002, 1003]
     (*listed, said), better = comparison([10.0, 11.0, 12.0, 13.0], [1.0, 2.0, 3.0, 10.0])
     assert listed[0] == "    best: 10.0 11.0 12.0 13.0  (mean 11.5)"
@@ -324,13 +307,10 @@ def test_a_comparison_is_of_seeds_nobody_searched_on() -> None:
     assert 0.0 < low < value == 11.5 - 2.5 < high
     assert better
     assert said.endswith(f"P(better) = {15.5 / 16:.2f}")
-
-
-@pytest.mark.parametrize("best", [[1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 3.0, 9.0], [9.0]])
-def test_settings_are_not_called_better_without_evidence(best: list[float]) -> None:
-    lines, better = comparison(best, [1.0, 2.0, 3.0, 4.0][: len(best)])
-    assert not better
-    assert lines[-1] == "not shown to be better than the default ones"
+    for best in ([1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 3.0, 9.0], [9.0]):  # equal, unsure, single
+        lines, better = comparison(best, [1.0, 2.0, 3.0, 4.0][: len(best)])
+        assert not better
+        assert lines[-1] == "not shown to be better than the default ones"
 
 
 def test_the_best_settings_are_written_as_a_config_that_train_takes(
@@ -368,32 +348,27 @@ def test_the_best_settings_are_written_as_a_config_that_train_takes(
     assert chosen.items() <= best.items()
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["--trials", "0"], "trials=0 must be at least 1"),
-        (["--policy", "nearst"], "did you mean 'nearest'"),
-        (["--set", "gama=1"], "did you mean 'gamma'"),
-        (["--seeds", "0", "0"], "--seeds takes different numbers"),
-        (["--study", "file"], "file"),
-        (["--seed", "1"], "optuna is not installed: pip install 'imel[tune]'"),
-    ],
-)
+WRONG = {
+    "--trials 0": "trials=0 must be at least 1",
+    "--policy nearst": "did you mean 'nearest'",
+    "--set gama=1": "did you mean 'gamma'",
+    "--seeds 0 0": "--seeds takes different numbers",
+    "--study file": "file",
+    "--seed 1": "optuna is not installed: pip install 'imel[tune]'",
+}
+
+
+@pytest.mark.parametrize("words", WRONG)
 def test_a_wrong_command_is_refused_in_one_line_and_nothing_is_written(
-    words: list[str],
-    complaint: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").touch()
-    if "optuna" in complaint:
+    if "optuna" in WRONG[words]:
         monkeypatch.setitem(sys.modules, "optuna", None)
-    assert main(["tune", "Pendulum-v1", *words]) == 2
-    error = capsys.readouterr().err
-    assert complaint in error
-    assert error.count("\n") == 1
+    assert main(["tune", "Pendulum-v1", *words.split()]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert WRONG[words] in error
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -81,7 +81,7 @@ def test_the_saved_model_is_played_plotted_and_trained_on(folder: Path) -> None:
     printed, model = python("-c", code, cwd=cwd), IMeL.load(cwd / saved)
 
     env = make_vec_env(ENV, seed=5)
-    (total,), _ = evaluate_policy(model, env, 1, return_episode_rewards=True)
+    total, _ = evaluate_policy(model, env, 1)
     assert f"Episode Reward: {total:.2f}\n" in printed
     last = np.load(folder / "evaluations.npz")["results"][-1].mean()
     assert f"|{ENV} |{last:.0f} +/- 0|" in printed

@@ -110,17 +110,14 @@ def _act(graph: Graph, mean: str, actions: Mapping[str, Array]) -> None:
 
 def _mean(graph: Graph, state: str, policy: Any) -> str:
     """Add a policy's mean at a normalised state; return the name of its output."""
-    name: str
     if hasattr(policy, "write_graph"):
-        name = policy.write_graph(graph, state)
-        return name
+        return str(policy.write_graph(graph, state))
     # Of exactly this way to act and these features: a subclass may compute something else
     if type(policy)._act is not RidgePolicy._act:
         raise ImelError(f"{type(policy).__name__} has no write_graph and cannot be exported")
     features, theta = policy.features, policy.coefficients.float()
     if type(features) is not RandomFeatures:
-        name = features.write_graph(graph, state, theta)
-        return name
+        return str(features.write_graph(graph, state, theta))
     inputs = len(features.directions)
     near = graph.clip(state, REACH)
     random = graph.add("Tanh", graph.affine(near, features.directions, features.offsets))

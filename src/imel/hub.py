@@ -249,7 +249,7 @@ def model_card(folder: Path, repo_id: str, licence: str | None = None) -> str:
 def _metadata(policy: str, env: str | None, evaluation: dict[str, Any], licence: str | None) -> str:
     """The card's head in YAML, which the hub reads; with it the hub shows the return."""
     hub, task = require("huggingface_hub", "hub"), "reinforcement-learning"
-    about = {"license": licence, "library_name": "imel", "pipeline_tag": task}
+    about: dict[str, Any] = {"license": licence, "library_name": "imel", "pipeline_tag": task}
     if env and evaluation:
         returned = "{mean:.2f} +/- {std:.2f}".format_map(evaluation["deterministic"])
         about["eval_results"] = [hub.EvalResult(task, env, env, "mean_reward", returned)]
