@@ -123,8 +123,8 @@ def _search() -> str:
 def _range(search: Search) -> str:
     """Return where a setting is searched, in words."""
     if isinstance(search, Choice):
-        chosen = search.values
-        return ", ".join(f"`{each}`" if isinstance(each, str) else f"{each}" for each in chosen)
+        cells = (f"`{each}`" if isinstance(each, str) else str(each) for each in search.values)
+        return ", ".join(cells)
     words = f"{search.low:g} to {search.high:g}"
     # Of whole numbers it goes without saying
     return f"{words}, by its logarithm" if search.log and search.low % 1 else words

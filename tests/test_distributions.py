@@ -71,7 +71,8 @@ def test_gradient_by_logits_is_that_of_autograd(sizes: list[int], seed: int) -> 
     choice, logits, actions, weights, _ = batch(sizes, seed, rows=3)
     logits = logits.double().requires_grad_()
     parts = zip(choice._parts(logits), choice._parts(actions), strict=True)
-    density = torch.stack([Oracle(logits=x).log_prob(a.argmax(dim=-1)) for x, a in parts]).sum(0)
+    logs = [Oracle(logits=x).log_prob(a.argmax(dim=-1)) for x, a in parts]  # type: ignore[no-untyped-call]
+    density = torch.stack(logs).sum(dim=0)
     (expected,) = torch.autograd.grad((weights * density).sum(), logits)
     torch.testing.assert_close(choice.gradients(weights, actions, logits.detach()), expected)
 

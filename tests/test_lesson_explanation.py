@@ -23,11 +23,6 @@ from imel.policies.ridge.features import Features
 from small import BATCH, STATES, answers, small_model
 
 
-def policy_of(model: IMeL) -> RidgePolicy:
-    assert isinstance(model.policy, RidgePolicy)
-    return model.policy
-
-
 @pytest.fixture(scope="module")
 def model() -> IMeL:
     return small_model().learn(6 * BATCH)
@@ -58,28 +53,31 @@ def hand_made(**changes: Any) -> LessonExplanation:
 
 
 def test_contributions_sum_to_the_mean_and_the_largest_comes_first(model: IMeL) -> None:
-    policy = policy_of(model)
+    policy: Any = model.policy
     column, lessons = policy.lessons.column, policy.lessons
     for state, action, why in zip(STATES, answers(model), model.explain(STATES), strict=True):
         np.testing.assert_allclose(why.lessons.contributions.sum(axis=0), why.mean, atol=1e-5)
         np.testing.assert_allclose(np.clip(why.mean, -1, 1), action, atol=1e-5)
         assert (np.diff(np.linalg.norm(why.lessons.contributions, axis=1)) <= 0).all()
         np.testing.assert_array_equal(why.observation, state)
-    alone = model.explain(STATES[3])
-    np.testing.assert_allclose(alone.mean, model.explain(STATES)[3].mean, atol=1e-6)
-    assert sorted(alone.lessons.episodes) == column("episodes").tolist()
-    features = policy.features(policy.normaliser(torch.from_numpy(STATES[3:4])))
+    assert sorted(why.lessons.episodes) == column("episodes").tolist()
+    features = policy.features(policy.normaliser(torch.from_numpy(STATES[-1:])))
     for i in (0, 5):
-        row = column("episodes").tolist().index(alone.lessons.episodes[i])
-        expected = features @ column("coefficients")[row]
-        np.testing.assert_allclose(alone.lessons.contributions[i], expected[0].numpy(), atol=1e-6)
-        assert alone.lessons.steps[i].tolist() == [int(lessons.starts[row]), int(lessons.ends[row])]
-        assert alone.lessons.lengths[i] == 16
+        row = column("episodes").tolist().index(why.lessons.episodes[i])
+        expected = (features @ column("coefficients")[row])[0].numpy()
+        np.testing.assert_allclose(why.lessons.contributions[i], expected, atol=1e-6)
+        assert why.lessons.steps[i].tolist() == [int(lessons.starts[row]), int(lessons.ends[row])]
+        assert why.lessons.lengths[i] == 16
+    steps, sums = why.cumulative_contributions
+    assert (np.diff(steps) >= 0).all()
+    np.testing.assert_allclose(sums[-1], why.mean, atol=1e-5)
+    early = why.lessons.contributions[why.lessons.steps[:, 0] <= steps[7]].sum(axis=0)
+    np.testing.assert_allclose(sums[np.flatnonzero(steps <= steps[7])[-1]], early, atol=1e-5)
 
 
 def test_a_merged_period_has_means_of_returns_and_the_moments_of_all_its_episodes() -> None:
     model = small_model().learn(BATCH)
-    policy = policy_of(model)
+    policy: Any = model.policy
     rewards, episodes = (policy.memory.column(name) for name in ("rewards", "episodes"))
     sums = [float(rewards[episodes == episode].sum()) for episode in range(4, 8)]
     policy.lessons._merge_oldest()
@@ -107,24 +105,12 @@ def test_moments_are_what_is_remembered_of_the_lessons_episode(model: IMeL) -> N
     assert len(why.moments(4)) == 0, "forgotten since"
     with pytest.raises(ImelError, match="no lesson of episode 28; there are 24 lessons"):
         why.moments(28)
-
-
-def test_an_explanation_does_not_change_when_the_model_goes_on_learning() -> None:
-    model = small_model().learn(BATCH)
-    why = model.explain(STATES[0])
-    mean, states = why.mean.copy(), why.moments(6).states.copy()
-    model.learn(3 * BATCH, reset_num_timesteps=False)
-    np.testing.assert_array_equal(why.mean, mean)
-    np.testing.assert_array_equal(why.moments(6).states, states)
-
-
-def test_cumulative_contributions_add_up_lessons_in_the_order_of_the_run(model: IMeL) -> None:
-    why = model.explain(STATES[1])
-    steps, sums = why.cumulative_contributions
-    assert (np.diff(steps) >= 0).all()
-    np.testing.assert_allclose(sums[-1], why.mean, atol=1e-5)
-    early = why.lessons.contributions[why.lessons.steps[:, 0] <= steps[7]].sum(axis=0)
-    np.testing.assert_allclose(sums[np.flatnonzero(steps <= steps[7])[-1]], early, atol=1e-5)
+    learning = small_model().learn(BATCH)
+    then = learning.explain(STATES[0])
+    mean, states = then.mean.copy(), then.moments(6).states.copy()
+    learning.learn(3 * BATCH, reset_num_timesteps=False)
+    np.testing.assert_array_equal(then.mean, mean, "an explanation does not change")
+    np.testing.assert_array_equal(then.moments(6).states, states)
 
 
 class Waves(Features):

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from gymnasium import spaces
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imel import IMeL
+from imel.explain import explain, policy_without
 from imel.policies import Policy, RidgePolicy
 from imel.policies.ridge import ledger
 from imel.policies.ridge.ledger import Lessons
-from small import BATCH, STATES, points
+from small import BATCH, STATES, small_model
 
-WIDTH, ACTIONS = 3, 2
-
-
-def ridge_model(seed: int = 0) -> IMeL:
-    return IMeL(
-        "RidgePolicy",
-        points(),
-        seed=seed,
-        rollout_size=BATCH,
-        memory_size=2 * BATCH,
-        critic_epochs=1,
-    )
+WIDTH, ACTIONS, STATE_DIM, ROLLOUT = 3, 2, 3, 24
 
 
 def attend(lessons: Lessons, episodes: list[int], step: int = 0) -> None:
@@ -42,16 +34,15 @@ class Twin:
     def __init__(self) -> None:
         self.lessons = Lessons(1, WIDTH, ACTIONS)
         self.coefficients = torch.zeros(WIDTH, ACTIONS, dtype=torch.float64)
-        self.known = self.transitions = self.steps = 0
+        self.known = self.transitions = 0
         self.generator = torch.Generator().manual_seed(0)
 
     def attend(self, arriving: int) -> None:
         running = range(max(0, self.known - 3), self.known)  # some go on from the rollout before
         self.known += arriving
         episodes = [*running, *range(self.known - arriving, self.known)] * 2
-        attend(self.lessons, episodes, self.steps)
+        attend(self.lessons, episodes, self.transitions)
         self.transitions += len(episodes)
-        self.steps += len(episodes)
 
     def teach(self, count: int) -> None:
         chosen = torch.randperm(self.known, generator=self.generator)[:count]
@@ -70,22 +61,74 @@ class Twin:
             self.lessons._merge_oldest()
 
 
-operations = st.lists(
-    st.tuples(st.sampled_from(["attend", "teach", "transform", "merge"]), st.integers(1, 40)),
-    min_size=1,
-    max_size=25,
-)
+class Student:
+    """A policy that is taught random lessons."""
+
+    def __init__(self) -> None:
+        observations = spaces.Box(-np.inf, np.inf, (STATE_DIM,), np.float32)
+        actions = spaces.Box(-1.0, 1.0, (ACTIONS,), np.float32)
+        self.policy = RidgePolicy(
+            observations, actions, memory_size=3 * ROLLOUT, features=12, penalty=0.3
+        )
+        self.iteration = self.episodes = 0
+        self.generator = torch.Generator().manual_seed(0)
+        self.update(7)
+
+    def random(self, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=self.generator)
+
+    def update(self, number: int) -> None:
+        """Take a rollout of some episodes into memory, and go a step along improvements."""
+        policy, memory, count = self.policy, self.policy.memory, 1 + number % 12
+        rows = {
+            name: torch.zeros(ROLLOUT, *memory.get_buffer(name).shape[1:])
+            for name in memory.column_names
+            if name != "iterations"
+        }
+        states = (1 + 0.3 * count) * self.random(ROLLOUT, STATE_DIM) + 0.1 * count
+        episodes = self.episodes + torch.arange(ROLLOUT) * count // ROLLOUT
+        rows |= {"states": states, "episodes": episodes, "steps": torch.arange(ROLLOUT)}
+        memory.add(rows, self.iteration)
+        policy.normaliser.update(states)
+        start = self.iteration * ROLLOUT
+        policy.lessons.record_episodes(episodes, rows["rewards"], states, start, start + ROLLOUT)
+        policy.design.update(memory)
+        self.iteration, self.episodes = self.iteration + 1, self.episodes + count
+        policy.move(*policy.step(self.random(len(memory), ACTIONS)), scale=0.5)
+
+    def normalise(self, _: int) -> None:
+        """Let the normaliser follow what has been seen."""
+        self.policy.refresh_normaliser()
+
+    def merge(self, _: int) -> None:
+        """Make periods of the oldest lessons."""
+        if len(self.policy.lessons) >= 4:
+            self.policy.lessons._merge_oldest()
+
+    def forget(self, number: int) -> None:
+        """Take some lessons back, and go on with what is left."""
+        known = self.policy.lessons.column("episodes")
+        taken = known[torch.randperm(len(known), generator=self.generator)[: 1 + number % 3]]
+        self.policy = policy_without(self.policy, lessons=taken.tolist())
 
 
-@given(operations)
-def test_the_sum_over_lessons_goes_through_whatever_the_coefficients_go_through(
-    sequence: list[tuple[str, int]],
-) -> None:
-    twin = Twin()
+def operations(*names: str) -> st.SearchStrategy[list[tuple[str, int]]]:
+    return st.lists(st.tuples(st.sampled_from(names), st.integers(0, 40)), min_size=1, max_size=20)
+
+
+def went_through(subject: Any, sequence: list[tuple[str, int]]) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ledger, "_LARGEST", 64)  # so that periods are made by themselves as well
         for name, number in sequence:
-            getattr(twin, name)(number)
+            getattr(subject, name)(number)
+    return subject
+
+
+@given(operations("attend", "teach", "transform", "merge"))
+def test_the_sum_over_lessons_goes_through_whatever_the_coefficients_go_through(
+    sequence: list[tuple[str, int]],
+) -> None:
+    twin = went_through(Twin(), [("attend", 1), *sequence])
     lessons = twin.lessons
     column = lessons.column("coefficients").double()
     scale = max(1.0, float(column.abs().sum()))
@@ -99,30 +142,32 @@ def test_the_sum_over_lessons_goes_through_whatever_the_coefficients_go_through(
     assert (starts < ends).all()
 
 
+@settings(max_examples=40)
+@given(operations("update", "normalise", "merge", "forget"))
+def test_lessons_sum_to_the_mean_after_any_sequence_of_what_happens_to_a_policy(
+    sequence: list[tuple[str, int]],
+) -> None:
+    student = went_through(Student(), sequence)
+    states = student.random(5, STATE_DIM)
+    means = student.policy.act(states)[0].numpy()
+    for why, mean in zip(explain(student.policy, states.numpy()), means, strict=True):
+        added = why.lessons.contributions
+        scale = max(1.0, float(np.abs(added).sum()))
+        np.testing.assert_allclose(added.sum(axis=0), mean, atol=1e-4 * scale)
+
+
 def test_an_episode_of_a_merged_period_goes_on_teaching_it() -> None:
     lessons = Lessons(1, WIDTH, ACTIONS)
     attend(lessons, [0, 1, 2, 3])
     lessons._merge_oldest()
     attend(lessons, [1, 4], step=4)
     lessons.add(torch.tensor([1]), torch.ones(1, WIDTH, ACTIONS))
-
     assert lessons.column("episodes").tolist() == [0, 2, 3, 4]
     assert lessons.column("counts").tolist() == [2, 1, 1, 1]
-    assert lessons.column("lengths").tolist() == [3, 1, 1, 1]
+    assert lessons.column("lengths").tolist() == lessons.column("returns").tolist() == [3, 1, 1, 1]
     assert lessons.column("coefficients")[:, 0, 0].tolist() == [1, 0, 0, 0]
+    assert lessons.column("starts").tolist() == [0, 0, 0, 4]
     assert lessons.column("ends").tolist() == [6, 4, 4, 6]
-
-
-def test_a_period_has_the_steps_returns_and_lengths_of_all_its_episodes() -> None:
-    lessons = Lessons(1, WIDTH, ACTIONS)
-    attend(lessons, [0, 0, 1, 2], step=10)
-    attend(lessons, [2, 3], step=14)
-    lessons._merge_oldest()
-
-    assert len(lessons) == 3
-    assert lessons.column("starts").tolist() == [10, 10, 14]
-    assert lessons.column("ends").tolist() == [14, 16, 16]
-    assert lessons.column("returns").tolist() == [3.0, 2.0, 1.0]
 
 
 @pytest.mark.parametrize("rollouts", [[100], [30, 50, 20], [1] * 100])
@@ -144,50 +189,32 @@ def test_a_period_keeps_states_of_both_halves_and_a_short_episode_repeats_its_ow
     assert lessons.column("samples")[0, :, 0].tolist() == [10, 11, 11, 11, 12, 13, 13, 13]
 
 
-def error_of_the_sum(policy: RidgePolicy) -> float:
+def error_of_the_sum(policy: Any) -> float:
     states = torch.from_numpy(STATES)
     features = policy.features(policy.normaliser(states))
     added = torch.einsum("tp,lpa->ta", features, policy.lessons.column("coefficients"))
     return float((added - policy.act(states)[0]).abs().max())
 
 
-def policy_of(model: IMeL) -> RidgePolicy:
-    assert isinstance(model.policy, RidgePolicy)
-    return model.policy
-
-
-def test_lessons_sum_to_the_deterministic_policy_after_learning_saving_and_loading(
-    tmp_path: Path,
-) -> None:
-    model = ridge_model().learn(40 * BATCH)  # the normaliser has moved six times
-    policy = policy_of(model)
-    assert len(policy.lessons) == 160 > 64, "the ledger has grown"
-    assert error_of_the_sum(policy) < 1e-5
+def test_lessons_sum_to_the_policy_after_learning_saving_and_loading(tmp_path: Path) -> None:
+    model = small_model().learn(40 * BATCH)  # the normaliser has moved six times
+    error = error_of_the_sum(model.policy)
+    assert error < 1e-5
     model.save(tmp_path / "model")
-    again = policy_of(IMeL.load(tmp_path / "model", env=points()))
+    taken = small_model(seed=1)
+    taken.set_parameters(model.get_parameters())
     alone = Policy.load(str(tmp_path / "model.safetensors"))
-    assert isinstance(alone, RidgePolicy)
-    for loaded in (again, alone):
-        assert len(loaded.lessons) == 160
-        assert error_of_the_sum(loaded) == error_of_the_sum(policy)
+    policies: list[Any] = [model.policy, IMeL.load(tmp_path / "model").policy, alone, taken.policy]
+    for policy in policies:
+        assert len(policy.lessons) == 160 > 64, "the ledger has grown"
+        assert error_of_the_sum(policy) == error
 
 
 def test_lessons_sum_to_the_policy_after_periods_were_merged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ledger, "_LARGEST", 64)
-    policy = policy_of(ridge_model().learn(40 * BATCH))
-
+    policy: Any = small_model().learn(40 * BATCH).policy
     assert len(policy.lessons) <= 64
     assert int(policy.lessons.column("counts").sum()) == 160
     assert error_of_the_sum(policy) < 1e-5
-
-
-def test_a_model_takes_the_parameters_of_one_with_more_lessons() -> None:
-    taught, other = ridge_model().learn(40 * BATCH), ridge_model(seed=1)
-    other.set_parameters(taught.get_parameters())
-
-    assert len(policy_of(other).lessons) == 160
-    np.testing.assert_array_equal(
-        other.predict(STATES, deterministic=True)[0], taught.predict(STATES, deterministic=True)[0]
-    )

@@ -12,13 +12,7 @@ import torch
 
 from imel import IMeL, MkiPolicy
 from imel.data.memory import Memory
-from imel.distributions.gaussian import (
-    StdMode,
-    improved_means,
-    improved_stds,
-    next_std,
-    step_size,
-)
+from imel.distributions.gaussian import StdMode, improved_means, improved_stds, next_std, step_size
 from samples import Batch, experiences, log_density, mean_kl
 from toy import PointEnv, ScriptedEnv
 
@@ -41,17 +35,13 @@ def remembered(memory: Memory) -> Batch:
     return Batch(*(memory.column(name) for name in Batch._fields))
 
 
-def test_algorithm_1_line_1_initial_context() -> None:
-    before, _ = one_iteration(PointEnv(), prior_size=50, prior_std=0.2)
+def test_algorithm_1_line_1_initial_context_leaves_when_experience_is_added() -> None:
+    before, after = one_iteration(PointEnv(), prior_size=30, prior_std=0.2)
     memory = before.policy.memory
-    assert len(memory) == 50
+    assert len(memory) == 30
     assert float(memory.column("states").std()) == pytest.approx(1.0, abs=0.2)
     assert float(memory.column("improved_means").std()) == pytest.approx(0.2, abs=0.05)
-
-
-def test_algorithm_1_line_1_initial_context_leaves_when_experience_is_added() -> None:
-    _, after = one_iteration(PointEnv(), prior_size=16)
-    # All 48 rows would have fitted into the 64 there are
+    # All 62 rows would have fitted into the 64 there are
     assert len(after.policy.memory) == 32
     assert (after.policy.memory.column("episodes") >= 0).all()
 

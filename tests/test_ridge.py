@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from numpy.typing import NDArray
 from torch import Tensor
 
 from imel import IMeL, RidgePolicy
 from imel.data.advantage import replayed_advantages
 from imel.data.memory import Memory
 from imel.data.normaliser import Normaliser
-from imel.distributions.gaussian import improved_means, shift_kls
+from imel.distributions import Gaussian
+from imel.distributions.gaussian import improved_means
 from imel.policies.ridge import ridge_update
 from imel.policies.ridge.features import Design, RandomFeatures, damped_inverse
 from imel.policies.ridge.ridge_update import effective_sample_size
@@ -29,23 +29,16 @@ ACTIONS = spaces.Box(-1.0, 1.0, (ACTION_DIM,), np.float32)
 def rows(count: int, first_episode: int, seed: int) -> dict[str, Tensor]:
     """Random rows of episodes with five steps each."""
     generator = torch.Generator().manual_seed(seed)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(count, *shape, generator=generator)
-
-    columns = {name: draw(ACTION_DIM) for name in ("actions", "means", "behaviour_means")}
-    return {
-        **columns,
-        "states": 2.0 + 3.0 * draw(STATE_DIM),
-        "next_states": draw(STATE_DIM),
-        "improved_means": draw(ACTION_DIM),
-        "stds": torch.full((count, ACTION_DIM), 0.4),
-        "rewards": draw(),
-        "advantages": draw(),
-        "terminated": torch.zeros(count),
-        "episodes": first_episode + torch.arange(count) // 5,
-        "steps": torch.arange(count) % 5,
+    memory = Memory(count, STATE_DIM, ACTION_DIM)
+    columns = {
+        name: torch.randn(memory.get_buffer(name).shape, generator=generator)
+        for name in memory.column_names
+        if name != "iterations"
     }
+    columns["states"] = 2.0 + 3.0 * columns["states"]
+    columns |= {"stds": torch.full((count, ACTION_DIM), 0.4), "terminated": torch.zeros(count)}
+    numbers = torch.arange(count)
+    return columns | {"episodes": first_episode + numbers // 5, "steps": numbers % 5}
 
 
 def filled(memory_size: int = 60, features: int = 16, penalty: float = 1.0) -> RidgePolicy:
@@ -66,24 +59,16 @@ def filled(memory_size: int = 60, features: int = 16, penalty: float = 1.0) -> R
     return policy
 
 
-# --- features ---
-
-
-def test_features_are_a_constant_the_state_and_bounded_waves_of_it() -> None:
+def test_features_are_a_constant_the_state_and_random_features_of_it() -> None:
     phi = RandomFeatures(STATE_DIM, 7)
     states = 10.0 * torch.randn(20, STATE_DIM)
-    features = phi(states)
-
-    assert features.shape == (20, phi.width)
-    assert phi.width == 1 + STATE_DIM + 7
-    assert torch.equal(features[:, 0], torch.ones(20))
     clipped = states.clamp(-5.0, 5.0)
-    torch.testing.assert_close(features[:, 1 : 1 + STATE_DIM], clipped)
-    expected = torch.tanh(clipped @ phi.directions + phi.offsets)
-    torch.testing.assert_close(features[:, 1 + STATE_DIM :], expected)
-
-
-# --- the design ---
+    random = torch.tanh(clipped @ phi.directions + phi.offsets)
+    expected = torch.cat([torch.ones(20, 1), clipped, random], dim=1)
+    torch.testing.assert_close(phi(states), expected)
+    assert phi.width == 1 + STATE_DIM + 7
+    theta = torch.randn(phi.width, ACTION_DIM)
+    torch.testing.assert_close(phi.predict(states, theta), expected @ theta, rtol=1e-4, atol=1e-5)
 
 
 def test_gram_matrix_is_bit_for_bit_what_it_is_computed_afresh() -> None:
@@ -113,62 +98,34 @@ def test_design_notices_rows_that_were_forgotten_within_a_rollout() -> None:
     assert torch.equal(policy.design.features, features)
 
 
-# --- the step ---
-
-
-def natural_gradient(
-    phi: NDArray[np.float64],
-    advantages: NDArray[np.float64],
-    actions: NDArray[np.float64],
-    means: NDArray[np.float64],
-    stds: NDArray[np.float64],
-    penalty: float,
-) -> NDArray[np.float64]:
-    """(F + damping)^{-1} g of a Gaussian policy with mean phi^T theta, each action dimension's own.
+@pytest.mark.parametrize("penalty", [0.1, 1.0, 10.0])
+def test_step_is_a_damped_natural_policy_gradient(penalty: float) -> None:
+    """(F + damping)^{-1} g in each dimension of the action, with a rate of eta / sigma^2.
 
     g = sum_i A_i grad log pi(a_i | s_i) and F = sum_i E[grad log pi grad log pi^T], where
     grad log pi = phi (a - mu) / sigma^2, so that F = sum_i phi phi^T / sigma^2. The damping is
     lambda / sigma^2 but for the constant feature, lambda in units of the features' mean variance.
     """
-    count, width = phi.shape
-    variance = np.mean([phi[:, j].var() for j in range(1, width)])
-    damping = count * penalty * variance
-    steps = np.zeros((width, actions.shape[1]))
-    for d in range(actions.shape[1]):
-        gradient, fisher = np.zeros(width), np.zeros((width, width))
-        for i in range(count):
-            score = phi[i] * (actions[i, d] - means[i, d]) / stds[d] ** 2
-            gradient += advantages[i] * score
-            fisher += np.outer(phi[i], phi[i]) / stds[d] ** 2
-        for j in range(1, width):
-            fisher[j, j] += damping / stds[d] ** 2
-        steps[:, d] = np.linalg.solve(fisher, gradient)
-    return steps
-
-
-@pytest.mark.parametrize("penalty", [0.1, 1.0, 10.0])
-def test_step_is_a_damped_natural_policy_gradient(penalty: float) -> None:
-    """In each dimension of the action, with a learning rate of eta / sigma^2."""
     policy = filled(penalty=penalty)
     column = policy.memory.column
-    stds = torch.tensor([0.3, 0.5])
-    eta = 0.37
-    means, _ = policy.act(column("states"))
-    improved = improved_means(
-        column("advantages"), column("actions"), means, stds.expand_as(means), eta
+    stds, eta = torch.tensor([0.3, 0.5]), 0.37
+    advantages, actions, means = (
+        column("advantages"),
+        column("actions"),
+        policy.act(column("states"))[0],
     )
+    improved = improved_means(advantages, actions, means, stds.expand_as(means), eta)
+    step = policy.step(improved - means)[1].double().sum(dim=0).numpy()
 
-    _, parts = policy.step(improved - means)
-    step = parts.double().sum(dim=0).numpy()
-
-    tensors = (policy.design.features, column("advantages"), column("actions"), means, stds)
-    phi, *rest, sigma = (tensor.double().numpy() for tensor in tensors)
-    expected = eta * natural_gradient(phi, rest[0], rest[1], rest[2], sigma, penalty) / sigma**2
-    for d in range(ACTION_DIM):
-        ours, theirs = step[:, d], expected[:, d]
-        lengths = np.linalg.norm(ours), np.linalg.norm(theirs)
-        assert ours @ theirs / lengths[0] / lengths[1] == pytest.approx(1.0, abs=1e-5)
-        assert lengths[0] == pytest.approx(lengths[1], rel=1e-5)
+    phi = policy.design.features.double().numpy()
+    damping = len(phi) * penalty * phi[:, 1:].var(axis=0).mean() * np.eye(phi.shape[1])
+    damping[0, 0] = 0.0
+    for d, sigma in enumerate(stds.tolist()):
+        scores = phi * (actions - means)[:, d : d + 1].double().numpy() / sigma**2
+        fisher = (phi.T @ phi + damping) / sigma**2
+        natural = np.linalg.solve(fisher, advantages.double().numpy() @ scores)
+        expected = eta * natural / sigma**2
+        assert np.linalg.norm(step[:, d] - expected) < 1e-5 * np.linalg.norm(expected)
 
 
 def test_parts_of_a_step_are_what_each_episode_asks_for_and_sum_to_the_step() -> None:
@@ -182,6 +139,9 @@ def test_parts_of_a_step_are_what_each_episode_asks_for_and_sum_to_the_step() ->
     features, inverse = policy.design.features.double(), damped_inverse(policy.design.gram, 1.0)
     whole = inverse @ features.T @ improvements.double()
     torch.testing.assert_close(parts.double().sum(dim=0), whole, rtol=1e-5, atol=1e-6)
+    before = policy.coefficients.clone()
+    policy.move(episodes, parts, scale=0.3)
+    torch.testing.assert_close(policy.coefficients, before + 0.3 * whole, rtol=1e-5, atol=1e-6)
     for episode, part in zip(episodes.tolist(), parts, strict=True):
         mine = column("episodes") == episode
         alone = torch.where(mine[:, None], improvements, 0.0)
@@ -189,29 +149,9 @@ def test_parts_of_a_step_are_what_each_episode_asks_for_and_sum_to_the_step() ->
         torch.testing.assert_close(others.sum(dim=0), part, rtol=1e-5, atol=1e-6)
 
 
-def test_a_step_moves_the_coefficients_by_its_scale() -> None:
-    policy = filled()
-    before = policy.coefficients.clone()
-    parts = torch.randn(2, *before.shape)
-
-    policy.move(torch.tensor([3, 7]), parts, scale=0.3)
-
-    after = before + 0.3 * parts.double().sum(dim=0)
-    torch.testing.assert_close(policy.coefficients, after, rtol=1e-6, atol=1e-6)
-
-
-# --- the normaliser ---
-
-
-def drifted() -> RidgePolicy:
-    """A policy whose normaliser has seen other states since it was refreshed."""
+def test_refreshing_the_normaliser_keeps_means_and_lessons_follow() -> None:
     policy = filled(features=64)
-    policy.normaliser.update(1.0 + 4.0 * torch.randn(200, STATE_DIM))
-    return policy
-
-
-def test_refreshing_the_normaliser_keeps_the_means_at_remembered_states() -> None:
-    policy = drifted()
+    policy.normaliser.update(1.0 + 4.0 * torch.randn(200, STATE_DIM))  # other states, since
     states = policy.memory.column("states")
     centre = policy.normaliser.centre.clone()
     before = policy.act(states)[0]
@@ -222,23 +162,8 @@ def test_refreshing_the_normaliser_keeps_the_means_at_remembered_states() -> Non
     # Features are no longer the same: a residual is left, of 0.05 to 0.7 % in runs and here
     residual = (policy.act(states)[0] - before).square().mean().sqrt()
     assert float(residual) < 0.01 * float(before.std())
-
-
-def test_refreshing_the_normaliser_maps_lessons_like_the_coefficients() -> None:
-    policy = drifted()
-    assert_sums(policy)
-    policy.refresh_normaliser()
-    assert_sums(policy)
-
-
-def assert_sums(policy: RidgePolicy) -> None:
-    """The lessons add up to the policy, to single precision."""
-    total = policy.coefficients
     lessons = policy.lessons.column("coefficients").double().sum(dim=0)
-    assert float((lessons - total).norm()) < 1e-4 * float(total.norm())
-
-
-# --- in a run ---
+    assert float((lessons - policy.coefficients).norm()) < 1e-4 * float(policy.coefficients.norm())
 
 
 class Watch:
@@ -262,7 +187,7 @@ class Watch:
         stats: dict[str, float] = self.step(means, improvements, share, new)
         self.shares.append(share)
         after, _ = self.policy.act(states)
-        kls = shift_kls(after - before, stds)
+        kls = Gaussian(1).kls(after - before, before, stds)
         self.kls.append(float(kls[-new:].mean()))
         self.peaks.append(float(kls.max()))
         return stats

@@ -1,6 +1,6 @@
 """Rows 6, 7 and 8, through a whole model: extreme rewards, far states, too few memories.
 
-The functions behind them are tested one by one in test_gaussian, test_kernels, test_training.
+The functions behind them are tested one by one in test_gaussian, interpolators, test_training.
 """
 
 from __future__ import annotations

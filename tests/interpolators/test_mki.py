@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
+import pytest
 import torch
+from sklearn.metrics.pairwise import rbf_kernel
+from torch import Tensor
 
 from imel.data.experience import Context
-from imel.policies.paper.mki import MeanKernelInterpolation, MkiSettings
+from imel.policies.paper import mki
+from imel.policies.paper.mki import (
+    MeanKernelInterpolation,
+    MkiSettings,
+    kernel_interpolation,
+    kernel_weights,
+)
 from imel.testing import ExactContract, LearnerContract, ragged_context
+from samples import RAGGED
+
+Problem = tuple[Tensor, Tensor, Tensor]
+norms = pytest.mark.parametrize("normalised", [True, False], ids=["softmax", "plain sum"])
+masks = pytest.mark.parametrize("masked", [True, False], ids=["masked", "unmasked"])
 
 
 class TestMki(LearnerContract, ExactContract):
@@ -22,8 +40,85 @@ class TestPlainSum(LearnerContract):
         return MeanKernelInterpolation(state_dim, value_dim, options)
 
 
-def model_with(**options: float | bool) -> MeanKernelInterpolation:
-    return MeanKernelInterpolation(3, 2, MkiSettings(hidden=(8,), **options)).double()  # type: ignore[arg-type]
+def problem() -> tuple[Problem, tuple[Tensor, Tensor]]:
+    """Random queries, keys of ragged episodes and values; one query's episode has no key."""
+    generator, count = torch.Generator().manual_seed(0), sum(RAGGED)
+    columns = (
+        torch.randn(shape, generator=generator, dtype=torch.float64)
+        for shape in ((7, 3), (count, 3), (count, 2))
+    )
+    ids = torch.arange(len(RAGGED)).repeat_interleave(torch.tensor(RAGGED))
+    key_episodes = ids[torch.randperm(count, generator=generator)]
+    queries, keys, values = columns
+    return (queries, keys, values), (torch.tensor([0, 3, 3, 1, 3, 99, 4]), key_episodes)
+
+
+def naive(of: Problem, episodes: tuple[Tensor, Tensor] | None, normalised: bool) -> Tensor:
+    """sum_i w_i y_i by loops, over the keys of other episodes."""
+    queries, keys, values = of
+    answer = torch.zeros(len(queries), values.shape[1], dtype=torch.float64)
+    for t, query in enumerate(queries):
+        total = 0.0
+        for i, key in enumerate(keys):
+            if episodes is not None and episodes[0][t] == episodes[1][i]:
+                continue
+            weight = math.exp(-float((query - key).square().sum()))
+            answer[t] += weight * values[i]
+            total += weight
+        answer[t] /= total if normalised else 1.0
+    return answer
+
+
+@pytest.mark.parametrize("rows", [64, 3, 1], ids=["one block", "several blocks", "single rows"])
+@masks
+@norms
+def test_answer_is_that_of_a_naive_loop(
+    rows: int, masked: bool, normalised: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mki, "_ROWS", rows)
+    (of, episodes), (untouched, _) = problem(), problem()
+    known = episodes if masked else None
+    answer = kernel_interpolation(*of, known, normalised)
+    torch.testing.assert_close(answer, naive(of, known, normalised))
+    assert all(map(torch.equal, of, untouched))
+
+
+@masks
+@norms
+def test_gradients_are_those_of_finite_differences(masked: bool, normalised: bool) -> None:
+    of, episodes = problem()
+
+    def interpolate(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        known = episodes if masked else None
+        return kernel_interpolation(queries, keys, values, known, normalised)
+
+    assert torch.autograd.gradcheck(interpolate, [column.requires_grad_() for column in of])
+
+
+def test_weights_are_nadaraya_watson() -> None:
+    (queries, keys, _), _ = problem()
+    kernel = rbf_kernel(queries.numpy(), keys.numpy(), gamma=1.0)
+    shares = kernel / kernel.sum(axis=1, keepdims=True)
+    plain = kernel_weights(queries, keys, normalised=False)
+    np.testing.assert_allclose(plain.numpy(), kernel, rtol=1e-10)
+    np.testing.assert_allclose(kernel_weights(queries, keys).numpy(), shares, rtol=1e-10)
+
+
+@pytest.mark.parametrize("distance", [1e3, 1e6, 1e12])
+def test_far_queries_are_finite_and_answered_by_the_closest_key(distance: float) -> None:
+    keys = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    values = torch.tensor([[1.0], [2.0], [3.0]])
+    queries = torch.tensor([[distance, 0.0], [0.0, distance]], requires_grad=True)
+    answer = kernel_interpolation(queries, keys, values)
+    assert answer.flatten().tolist() == [2.0, 3.0]
+    (gradient,) = torch.autograd.grad(answer.sum(), queries)
+    assert torch.isfinite(gradient).all()
+    plain = kernel_weights(queries.detach(), keys, normalised=False)
+    assert torch.equal(plain, torch.zeros(2, 3))
+
+
+def model_with(**options: Any) -> MeanKernelInterpolation:
+    return MeanKernelInterpolation(3, 2, MkiSettings(hidden=(8,), **options)).double()
 
 
 def test_plain_sum_grows_with_the_memory_and_the_average_does_not() -> None:
@@ -35,22 +130,12 @@ def test_plain_sum_grows_with_the_memory_and_the_average_does_not() -> None:
         torch.testing.assert_close(model.condition(twice)(context.states).mean, factor * once)
 
 
-def test_plain_sum_vanishes_far_from_every_memory() -> None:
-    model = model_with(normalised=False)
-    far = torch.full((1, 3), 1e4, dtype=torch.float64)
-    assert torch.equal(model.condition(ragged_context())(far).mean, torch.zeros(1, 2).double())
-
-
-def test_a_sharp_kernel_answers_with_the_memory_at_the_state() -> None:
+def test_a_sharp_kernel_answers_with_the_memory_and_a_flat_one_with_the_mean_of_all() -> None:
     context = ragged_context()
-    answer = model_with(kernel_scale=1e3).condition(context)(context.states).mean
-    torch.testing.assert_close(answer, context.values)
-
-
-def test_a_flat_kernel_answers_with_the_mean_of_all() -> None:
-    context = ragged_context()
-    answer = model_with(kernel_scale=0.0).condition(context)(context.states).mean
-    torch.testing.assert_close(answer, context.values.mean(dim=0).expand_as(answer))
+    everything = context.values.mean(dim=0).expand_as(context.values)
+    for scale, expected in ((1e3, context.values), (0.0, everything)):
+        answer = model_with(kernel_scale=scale).condition(context)(context.states).mean
+        torch.testing.assert_close(answer, expected)
 
 
 def test_float32_keeps_its_precision_when_all_features_are_far_from_zero() -> None:
