@@ -23,8 +23,8 @@ from imel.bench.algorithms import find_algorithm
 from imel.bench.tasks import TASKS, find_task
 from imel.explain.familiarity import NEIGHBOURS
 from imel.policies.ridge.features import RandomFeatures
+from imel.report.labels import task_title
 from imel.report.markdown import table
-from imel.report.names import task_title
 
 _PENALTY = 1e-3
 """Penalty of the regression, in units of the mean eigenvalue."""

@@ -31,7 +31,7 @@ from imel.explain import explain
 from imel.explain.worth import lesson_worth
 from imel.policies import RidgePolicy
 from imel.report.markdown import table
-from imel.runs.deletion import delete_lessons, play_sampled
+from imel.runs.evaluation import delete_lessons, play_sampled
 
 TASKS = ("hopper", "walker2d", "halfcheetah", "ant")
 _EVERY = 5

@@ -16,8 +16,8 @@ import numpy as np
 
 from benchmarks.common import Array, flags, mean_over_seeds, run
 from imel.bench.store import Store
+from imel.report.labels import task_title
 from imel.report.markdown import table
-from imel.report.names import task_title
 from imel.report.results import Group, gather
 
 

@@ -30,9 +30,9 @@ from imel.bench.tasks import TASKS, find_task
 from imel.cli.report import around_marks
 from imel.errors import ImelError
 from imel.files import write_atomically
+from imel.report.labels import algorithm_name, task_title
 from imel.report.markdown import table
-from imel.report.names import algorithm_name, task_title
-from imel.runs.provenance import provenance
+from imel.runs.stored import provenance
 
 ENVIRONMENTS = "environments"
 """Stable-Baselines3's vector environment with random actions."""
@@ -90,7 +90,7 @@ def time_learning(task: str, algorithm: str, steps: int) -> Seconds:
     """Return the seconds of learning once the memory, if any, is full."""
     settings = settings_of(algorithm, task)
     base = VARIANTS.get(algorithm, (algorithm,))[0]
-    model = find_algorithm(base).make(find_task(task), settings, seed=0)
+    model = find_algorithm(base).make(find_task(task), settings, 0)
     model.learn(settings.get("memory_size", 0) + WARM_UP)
     env = model.get_env()
     assert env is not None

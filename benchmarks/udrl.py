@@ -34,7 +34,7 @@ from imel.bench.run import EPISODES, EVALUATIONS, FINAL_EPISODES, POINTS
 from imel.bench.store import Row, Store
 from imel.bench.tasks import Task, find_task
 from imel.distributions import Categorical, distribution_for
-from imel.runs.provenance import provenance
+from imel.runs.stored import provenance
 
 Array = NDArray[Any]
 

@@ -39,6 +39,10 @@ class FourierFeatures(Features):
         waves = torch.cos(states @ self.frequencies + self.phases)
         return torch.cat([torch.ones_like(waves[:, :1]), waves], dim=1)
 
+    def write_graph(self, graph, state, coefficients):  # only needed by `imel export --format onnx`
+        inside = graph.affine(state, self.frequencies, self.phases)
+        return graph.affine(graph.add("Cos", inside), coefficients[1:], coefficients[0])
+
 
 class RankedUpdate(RidgeUpdate):
     """How good an action was by its place among all, so that no single reward stands out."""

@@ -7,6 +7,7 @@ environment variable that the first import of this module sets.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import time
@@ -25,6 +26,12 @@ RAISED = {
     "raises": RuntimeError("the simulator broke"),
     "exits": SystemExit(3),
     "base": BaseException("beyond all bounds"),
+}
+WRONG: dict[str, tuple[Any, float]] = {
+    "nan": (np.zeros(2, np.float32), float("nan")),
+    "large": (np.zeros(2, np.float32), 3e38),
+    "scalar": (np.float32(0.0), 0.0),
+    "wide": (np.zeros((2, 2), np.float32), 0.0),
 }
 
 
@@ -57,14 +64,8 @@ class Faulty(gymnasium.Env[Any, Any]):
         return self._state, -float(self._state[0] ** 2), False, over, {}
 
     def _fail(self) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        wrong: dict[str, tuple[Any, float]] = {
-            "nan": (self._state, float("nan")),
-            "large": (self._state, 3e38),
-            "scalar": (np.float32(0.0), 0.0),
-            "wide": (np.zeros((2, 2), np.float32), 0.0),
-        }
-        if self._kind in wrong:
-            return *wrong[self._kind], False, False, {}
+        if self._kind in WRONG:
+            return *WRONG[self._kind], False, False, {}
         if self._kind == "dies":
             os._exit(1)
         if self._kind == "hangs":
@@ -73,26 +74,12 @@ class Faulty(gymnasium.Env[Any, Any]):
 
 
 def _fails() -> bool:
-    if ALWAYS.exists():
+    with contextlib.suppress(FileNotFoundError):
+        ARMED.unlink()  # of several processes the first fails
         return True
-    try:
-        ARMED.unlink()
-    except FileNotFoundError:
-        return False
-    return True
+    return ALWAYS.exists()
 
 
-KINDS = (
-    "raises",
-    "raises-in-reset",
-    "exits",
-    "base",
-    "dies",
-    "hangs",
-    "nan",
-    "large",
-    "scalar",
-    "wide",
-)
+KINDS = (*RAISED, *WRONG, "raises-in-reset", "dies", "hangs")
 for _kind in KINDS:
     gymnasium.register(f"{_kind.title()}-v0", "faulty:Faulty", kwargs={"kind": _kind})

@@ -29,17 +29,9 @@ class Hub:
     def commit(self, repo: str, files: dict[str, bytes]) -> str:
         """Put files on top of what is there; the commit's name."""
         before = self.commits.setdefault(repo, [])
-        whole = {**(before[-1][1] if before else {}), **files}
         name = hashlib.sha1(f"{repo}{len(before)}".encode()).hexdigest()
-        before.append((name, whole))
+        before.append((name, {**(before[-1][1] if before else {}), **files}))
         return name
-
-    def at(self, repo: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
-        """The commit behind a revision."""
-        commits = self.commits.get(repo, [])
-        if revision == "main":
-            return commits[-1] if commits else None
-        return next((each for each in commits if each[0] == revision), None)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -48,94 +40,79 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         del format, args
 
-    def _answer(self, code: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+    def _answer(self, content: Any, code: int = 200, **headers: str) -> None:
+        if not isinstance(content, bytes):
+            content, headers = json.dumps(content).encode(), {"Content-Type": "application/json"}
         self.send_response(code)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
 
-    def _json(self, document: Any, code: int = 200) -> None:
-        self._answer(code, json.dumps(document).encode(), {"Content-Type": "application/json"})
-
-    def _begin(self) -> tuple[list[str], bytes] | None:
+    def _handle(self) -> None:
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append(path)
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body, words = self.rfile.read(int(self.headers.get("Content-Length", 0))), path.split("/")
         if self.headers.get("Authorization") != f"Bearer {TOKEN}":
-            self._json({"error": f"Invalid token {self.headers.get('Authorization')}"}, 401)
-            return None
-        return path.strip("/").split("/"), body
+            self._answer({"error": f"Invalid token {self.headers.get('Authorization')}"}, 401)
+        elif self.command == "POST":
+            self._post(words[1:], body)
+        else:
+            self._get(words[1:])
 
-    def do_POST(self) -> None:
-        begun = self._begin()
-        if begun is None:
-            return
-        words, body = begun
+    do_GET = do_HEAD = do_POST = _handle  # noqa: N815
+
+    def _post(self, words: list[str], body: bytes) -> None:
         if words == ["api", "repos", "create"]:
             asked = json.loads(body)
             repo = f"{asked['organization']}/{asked['name']}"
-            url = {"url": f"{self.hub.url}/{repo}"}
-            if repo in self.hub.visibility:
-                self._json({"error": "You already created this model repo", **url}, 409)
-                return
-            self.hub.visibility[repo] = asked["visibility"]
-            self._json(url)
+            known = repo in self.hub.visibility
+            self.hub.visibility.setdefault(repo, asked["visibility"])
+            self._answer({"url": f"{self.hub.url}/{repo}"}, 409 if known else 200)
         elif words == ["api", "validate-yaml"]:
-            self._json({"errors": [], "warnings": []})
-        elif words[:2] == ["api", "models"] and words[4] == "preupload":
-            files = json.loads(body)["files"]
+            self._answer({"errors": [], "warnings": []})
+        elif words[4] == "preupload":
             regular = {"uploadMode": "regular", "shouldIgnore": False}
-            self._json({"files": [{"path": file["path"], **regular} for file in files]})
-        elif words[:2] == ["api", "models"] and words[4] == "commit":
-            self._commit("/".join(words[2:4]), body)
+            asked = json.loads(body)["files"]
+            self._answer({"files": [{"path": file["path"], **regular} for file in asked]})
         else:
-            self._json({"error": "unknown"}, 404)
+            lines = [json.loads(line) for line in body.splitlines()]
+            added = [line["value"] for line in lines if line["key"] == "file"]
+            files = {file["path"]: base64.b64decode(file["content"]) for file in added}
+            repo = "/".join(words[2:4])
+            name = self.hub.commit(repo, files)
+            self._answer({"commitUrl": f"{self.hub.url}/{repo}/commit/{name}", "commitOid": name})
 
-    def _commit(self, repo: str, body: bytes) -> None:
-        files = {}
-        for line in body.splitlines():
-            entry = json.loads(line)
-            if entry["key"] == "file":
-                assert entry["value"]["encoding"] == "base64"
-                files[entry["value"]["path"]] = base64.b64decode(entry["value"]["content"])
-        name = self.hub.commit(repo, files)
-        self._json({"commitUrl": f"{self.hub.url}/{repo}/commit/{name}", "commitOid": name})
-
-    def do_GET(self) -> None:
-        begun = self._begin()
-        if begun is None:
-            return
-        words, _ = begun
+    def _get(self, words: list[str]) -> None:
         # api/models/USER/NAME, .../revision/REVISION or .../tree/REVISION; USER/NAME/resolve/...
-        asked = words[2:] if words[:2] == ["api", "models"] else words
-        found = self.hub.at("/".join(asked[:2]), asked[3] if len(asked) > 3 else "main")
-        if found is None or (asked is words and "/".join(words[4:]) not in found[1]):
-            self._json({"error": "not found"}, 404)
-        elif asked is words:
-            content = found[1]["/".join(words[4:])]
-            etag = hashlib.sha1(content).hexdigest()
-            self._answer(200, content, {"ETag": f'"{etag}"', "X-Repo-Commit": found[0]})
-        else:
-            sizes = {path: len(content) for path, content in found[1].items()} | self.hub.sizes
-            listed = [
-                {"type": "file", "oid": "0", "path": path, "rfilename": path, "size": sizes[path]}
-                for path in found[1]
-            ]
-            about = {"id": "/".join(asked[:2]), "sha": found[0], "private": True}
-            self._json(listed if asked[2:3] == ["tree"] else {**about, "siblings": listed})
-
-    do_HEAD = do_GET  # noqa: N815
+        listing = words[:2] == ["api", "models"]
+        asked = words[2:] if listing else words
+        commits, name = self.hub.commits.get("/".join(asked[:2]), []), "/".join(asked[4:])
+        revision = asked[3] if len(asked) > 3 else "main"
+        found = commits[-1:] if revision == "main" else [c for c in commits if c[0] == revision]
+        if not found or not (listing or name in found[0][1]):
+            self._answer({"error": "not found"}, 404)
+            return
+        [(commit, files)] = found
+        if not listing:
+            etag = f'"{hashlib.sha1(files[name]).hexdigest()}"'
+            self._answer(files[name], ETag=etag, X_Repo_Commit=commit)
+            return
+        sizes = {path: len(content) for path, content in files.items()} | self.hub.sizes
+        listed = [
+            {"type": "file", "oid": "0", "path": path, "rfilename": path, "size": sizes[path]}
+            for path in files
+        ]
+        about = {"id": "/".join(asked[:2]), "sha": commit, "private": True, "siblings": listed}
+        self._answer(listed if asked[2:3] == ["tree"] else about)
 
 
 @contextlib.contextmanager
 def running_hub() -> Iterator[Hub]:
     """A hub that answers until the block ends."""
     hub = Hub()
-    handler = type("Handler", (_Handler,), {"hub": hub})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()

@@ -14,9 +14,10 @@ import shlex
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
+from unittest.mock import patch
 
 from imel.cli.main import main
 
@@ -29,45 +30,33 @@ OUTPUT = "text"
 _FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Block:
-    """What stands between two fences."""
+class Block(NamedTuple):
+    """The text between two fences, and its place in the page."""
 
     language: str
     body: str
-    line: int
-    """Of the page, where the body begins."""
     start: int
     end: int
-    """The body's place in the page's text."""
 
 
 def blocks(text: str, *languages: str) -> list[Block]:
-    """The fenced blocks of a page, all of them or those in some languages."""
-    found = [
-        Block(
-            match[1].strip(),
-            match[2],
-            text.count("\n", 0, match.start(2)) + 1,
-            match.start(2),
-            match.end(2),
-        )
-        for match in _FENCED.finditer(text)
-    ]
+    """Return the fenced blocks of a page, all of them or those in some languages."""
+    found = [Block(one[1].strip(), one[2], *one.span(2)) for one in _FENCED.finditer(text)]
     return [block for block in found if not languages or block.language in languages]
 
 
 def program(text: str) -> str:
-    """A page's Python in order, each line where it is on the page, as tracebacks tell it."""
+    """Return a page's Python in order, each line where it is on the page, for tracebacks."""
     lines = [""] * (text.count("\n") + 1)
     for block in blocks(text, "python"):
-        for number, line in enumerate(block.body.splitlines(), start=block.line - 1):
+        first = text.count("\n", 0, block.start)
+        for number, line in enumerate(block.body.splitlines(), start=first):
             lines[number] = line
     return "\n".join(lines)
 
 
 def commands(body: str) -> list[list[str]]:
-    """The commands of a shell block, as words; output shown below a `$ ` is skipped."""
+    """Return the commands of a shell block as words; output shown below a `$ ` is skipped."""
     found = []
     lines = body.replace("\\\n", " ").splitlines()
     if any(line.startswith("$ ") for line in lines):
@@ -90,41 +79,25 @@ def run_page(text: str, folder: Path, replaced: Mapping[str, str]) -> str:
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
     printed, result, place = "", "", 0
-    with contextlib.chdir(folder), _scripts_on_path():
+    scripts = os.pathsep.join([sysconfig.get_path("scripts"), os.environ["PATH"]])
+    with contextlib.chdir(folder), patch.dict(os.environ, PATH=scripts):
         for block in blocks(text):
+            result += text[place : block.start]
+            result += printed if block.language == OUTPUT else block.body
+            place = block.end
             body = block.body
             for old, new in replaced.items():
                 body = body.replace(old, new)
-            result += text[place : block.start]
-            place = block.end
-            if block.language == OUTPUT:
-                result += printed
-                continue
-            result += block.body
             with contextlib.redirect_stdout(io.StringIO()) as output:
                 if block.language == "python":
-                    code = "\n" * (block.line - 1) + body
-                    exec(compile(code, "page.py", "exec"), namespace)
+                    first = text.count("\n", 0, block.start)
+                    exec(compile("\n" * first + body, "page.py", "exec"), namespace)
                 elif block.language in SHELLS:
-                    _run_commands(body)
+                    for name, *words in commands(body):
+                        if name == "imel" and main(words) != 0:
+                            raise RuntimeError(f"imel {shlex.join(words)} failed")
             printed = "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
     return result + text[place:]
-
-
-def _run_commands(body: str) -> None:
-    for name, *words in commands(body):
-        if name == "imel" and main(words) != 0:
-            raise RuntimeError(f"imel {shlex.join(words)} failed")
-
-
-@contextlib.contextmanager
-def _scripts_on_path() -> Iterator[None]:
-    before = os.environ["PATH"]
-    os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), before])
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
 
 
 def refresh(page: Path) -> None:

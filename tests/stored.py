@@ -1,15 +1,30 @@
-"""Stores as the bench fills them, with returns that are known in advance."""
+"""Rows as the bench stores them, with returns that are known in advance, and a launcher's ear."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from imel.bench.pool import Failure
+from imel.bench.run import Run
 from imel.bench.store import Row, Store
 
-SLOW: dict[str, Any] = {"settings_hash": "cd", "overrides": {"learning_rate": 0.001}}
-"""What the rows of a variant of an algorithm have of their own."""
+SMALL = {"rollout_size": 64, "n_envs": 4, "memory_size": 128}
+"""Settings of runs that last a moment."""
+
+
+def curve(seed: int = 0, algorithm: str = "mki", returns: float = 1.0, **other: Any) -> list[Row]:
+    """A finished run of two rows."""
+    run = {"task": "hopper", "algorithm": algorithm, "settings_hash": "ab", "seed": seed}
+    run |= {"steps": 100, "overrides": {}}
+    first = {"step": 50, "train_return": -9.0, "train_episodes": 7, "seconds": 1.0}
+    last = {"step": 100, "train_return": returns - 1, "train_episodes": 2, "seconds": 4.0}
+    return [
+        run | first | {"eval_return": None, "final": False} | other,
+        run | last | {"eval_return": returns, "final": True} | other,
+    ]
 
 
 def run_rows(
@@ -33,37 +48,55 @@ def random_rows(task: str, seed: int, returns: float) -> list[Row]:
     return [row | {"steps": 0, "step": 0, "train_return": None, "train_episodes": 0}]
 
 
-def fill(store: Store, results: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """Add runs, seeds from 10 on: task -> algorithm -> final return of each seed."""
-    for task, algorithms in results.items():
-        for algorithm, returns in algorithms.items():
-            for seed, value in enumerate(returns, start=10):
-                if algorithm == "random":
-                    store.add(random_rows(task, seed, value))
-                else:
-                    store.add(run_rows(task, algorithm, seed, value))
+def rows_of_runs(results: Mapping[str, Mapping[str, Sequence[float]]], **other: Any) -> list[Row]:
+    """Runs, seeds from 10 on: task -> algorithm -> final return of each seed."""
+    return [
+        row
+        for task, algorithms in results.items()
+        for algorithm, returns in algorithms.items()
+        for seed, value in enumerate(returns, start=10)
+        for row in (
+            random_rows(task, seed, value)
+            if algorithm == "random"
+            else run_rows(task, algorithm, seed, value, **other)
+        )
+    ]
 
 
-def small_store(folder: Path) -> Store:
-    """Two tasks, two algorithms of IMeL, a variant, TRPO, PPO and chance."""
-    store = Store(folder)
-    fill(
-        store,
-        {
-            "hopper": {
-                "mki": [300.0, 200.0, 500.0, 400.0, 900.0],
-                "np": [50.0, 60.0, 70.0, 80.0, 90.0],
-                "trpo": [100.0, 110.0, 120.0, 130.0, 140.0],
-                "ppo": [20.0, 20.0, 20.0],
-                "random": [20.0, 20.0],
-            },
-            "ant": {
-                "mki": [30.0, 31.0, 32.0],
-                "trpo": [20.0, 21.0, 22.0],
-                "random": [0.0, 2.0],
-            },
-        },
-    )
-    for seed, value in enumerate([150.0, 160.0, 170.0], start=10):
-        store.add(run_rows("hopper", "mki", seed, value, **SLOW))
-    return store
+def small_rows() -> list[Row]:
+    """Two tasks, two algorithms of IMeL, TRPO, PPO and chance."""
+    hopper = {
+        "mki": [300.0, 200.0, 500.0, 400.0, 900.0],
+        "np": [50.0, 60.0, 70.0, 80.0, 90.0],
+        "trpo": [100.0, 110.0, 120.0, 130.0, 140.0],
+        "ppo": [20.0, 20.0, 20.0],
+        "random": [20.0, 20.0],
+    }
+    ant = {"mki": [30.0, 31.0, 32.0], "trpo": [20.0, 21.0, 22.0], "random": [0.0, 2.0]}
+    return rows_of_runs({"hopper": hopper, "ant": ant})
+
+
+def runs_in(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each run."""
+    ends = [0, *(number for number, row in enumerate(rows, start=1) if row["final"])]
+    return [list(rows[start:end]) for start, end in pairwise(ends)]
+
+
+def small_store(folder: Path) -> None:
+    """Add the small rows to a store."""
+    for run in runs_in(small_rows()):
+        Store(folder).add(run)
+
+
+class Listener:
+    """Keeps what a launcher says."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.outcomes: dict[str, Mapping[str, Any] | Failure] = {}
+
+    def advanced(self, run: Run, step: int) -> None:
+        self.steps.append(step)
+
+    def ended(self, run: Run, outcome: Mapping[str, Any] | Failure) -> None:
+        self.outcomes[f"{run.task.rpartition('Bench')[2]} {run.seed}"] = outcome

@@ -1,11 +1,7 @@
-"""Suites, untuned tasks and chance: what they stand for, and that a killed suite goes on."""
+"""Suites, untuned tasks and chance: what they stand for."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -15,40 +11,54 @@ from gymnasium import spaces
 from stable_baselines3.common.vec_env import VecNormalize
 
 from imel.bench.algorithms import find_algorithm
-from imel.bench.launch import grid
+from imel.bench.launch import grid, unfinished
 from imel.bench.run import FINAL_EPISODES, Run, train
 from imel.bench.store import Store
-from imel.bench.suites import find_suite
-from imel.bench.tasks import SPACE_TASKS, TASKS, UNTUNED_TASKS, find_task
-from imel.cli.main import main
+from imel.bench.tasks import SPACE_TASKS, TASKS, UNTUNED_TASKS, find_suite, find_task
 from imel.errors import ImelError
+from pages import ROOT
 
-SMALL = {"rollout_size": 64, "n_envs": 4, "memory_size": 128}
+OF_IMEL = ("ridge", "mki", "np", "regressor")
+SEEDS = (30, 31, 32, 33, 34)
 
 
-def test_the_papers_suite_is_every_task_at_its_own_steps_against_the_baselines() -> None:
-    suite = find_suite("paper", quick=False)
+@pytest.mark.parametrize(
+    ("name", "tasks", "algorithms", "seeds"),
+    [
+        ("paper", TASKS, (*OF_IMEL, "trpo", "trpo-plain", "ppo", "random"), SEEDS),
+        ("untuned", UNTUNED_TASKS, ("ridge", "trpo", "ppo", "random"), SEEDS),
+        ("spaces", SPACE_TASKS, ("ridge", "ppo", "random"), (600, 601, 602, 603, 604)),
+    ],
+)
+def test_a_suite_is_every_task_at_its_own_steps_in_a_store_of_its_own(
+    name: str, tasks: dict[str, object], algorithms: tuple[str, ...], seeds: tuple[int, ...]
+) -> None:
+    suite = find_suite(name, quick=False)
+    assert (suite.tasks, suite.algorithms, suite.seeds) == (tuple(tasks), algorithms, seeds)
+    assert suite.store == Path("results", name)
     runs = grid(suite.tasks, suite.algorithms, suite.seeds, suite.steps, {})
-    assert {(run.task, run.steps) for run in runs if run.algorithm == "mki"} == {
-        (task.name, task.steps) for task in TASKS.values()
-    }
-    names = ["ridge", "mki", "np", "regressor", "trpo", "trpo-plain", "ppo", "udrl", "random"]
-    assert list(dict.fromkeys(run.algorithm for run in runs)) == names
-    assert {run.seed for run in runs} == {30, 31, 32, 33, 34}
-    assert len(runs) == 8 * len(names) * 5
-    assert suite.store == Path("results/paper")
+    assert len(runs) == len(tasks) * len(algorithms) * 5
+    assert all(run.steps == find_task(run.task).steps for run in runs if run.algorithm != "random")
+    quick = find_suite(name, quick=True)
+    assert (len(quick.tasks), quick.seeds, quick.steps) == (2, seeds[:2], 10_000)
+    assert set(quick.tasks) < set(suite.tasks)
+    assert set(quick.algorithms) <= set(suite.algorithms)
+    assert quick.store == Path("results/quick")
 
 
-def test_suite_of_spaces_has_its_tasks_beside_ppo_in_a_store_of_its_own() -> None:
-    suite = find_suite("spaces", quick=False)
-    runs = grid(suite.tasks, suite.algorithms, suite.seeds, suite.steps, {})
-    assert {(run.task, run.steps) for run in runs if run.algorithm != "random"} == {
-        (task.name, task.steps) for task in SPACE_TASKS.values()
-    }
-    assert suite.algorithms == ("ridge", "ppo", "random")
-    assert suite.store == Path("results/spaces")
-    quick = find_suite("spaces", quick=True)
-    assert (quick.tasks, quick.store) == (("levers", "sensors"), Path("results/quick"))
+def test_longer_runs_have_a_million_steps_and_leave_out_what_is_solved() -> None:
+    suite = find_suite("long", quick=False)
+    assert (suite.steps, suite.algorithms) == (1_000_000, ("ridge", "trpo", "random"))
+    assert set(TASKS) - set(suite.tasks) == {"mountaincar", "inverted-pendulum"}
+    assert suite.store == Path("results/long")
+
+
+@pytest.mark.parametrize("name", ["paper", "long", "untuned", "spaces"])
+def test_the_committed_stores_have_every_run_of_imel(name: str) -> None:
+    suite = find_suite(name, quick=False)
+    algorithms = [each for each in suite.algorithms if each in OF_IMEL]
+    runs = grid(suite.tasks, algorithms, suite.seeds, suite.steps, {})
+    assert unfinished(runs, Store(ROOT / suite.store)) == []
 
 
 @pytest.mark.parametrize(
@@ -63,47 +73,24 @@ def test_ppo_has_the_policy_and_the_schedules_of_the_zoo(
     task: str, policy: str, rate: float
 ) -> None:
     ppo = find_algorithm("ppo")
-    model = ppo.make(find_task(task), ppo.settings(find_task(task), {}), seed=0)
+    model = ppo.make(find_task(task), ppo.settings(find_task(task), {}), 0)
     assert type(model.policy).__name__ == policy
     assert model.lr_schedule(0.5) == pytest.approx(rate)  # half of the run is left
 
 
-def test_a_quick_suite_is_a_small_part_in_a_store_of_its_own() -> None:
-    quick = find_suite("paper", quick=True)
-    assert (quick.tasks, quick.seeds, quick.steps) == (
-        ("mountaincar", "inverted-pendulum"),
-        (30, 31),
-        10_000,
-    )
-    assert quick.algorithms == ("ridge", "trpo", "random")
-    assert quick.store != find_suite("paper", quick=False).store
-
-
-def test_longer_runs_have_a_million_steps_and_leave_out_what_is_solved() -> None:
-    suite = find_suite("long", quick=False)
-    assert (suite.steps, suite.algorithms) == (1_000_000, ("ridge", "trpo", "random"))
-    assert set(TASKS) - set(suite.tasks) == {"mountaincar", "inverted-pendulum"}
-    assert suite.store == Path("results/long")
-
-
 def test_untuned_tasks_are_continuous_and_in_no_other_suite() -> None:
-    suite = find_suite("untuned", quick=False)
-    assert suite.tasks == tuple(UNTUNED_TASKS)
-    assert not set(suite.tasks) & {*TASKS, *SPACE_TASKS}
-    for name in suite.tasks:
+    assert not set(UNTUNED_TASKS) & {*TASKS, *SPACE_TASKS}
+    for name in UNTUNED_TASKS:
         with closing(find_task(name).make()) as env:
             assert isinstance(env.action_space, spaces.Box)
-        for algorithm in suite.algorithms:
-            assert find_algorithm(algorithm).settings(find_task(name), {}) is not None
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_plain_trpo_is_trpo_without_normalisation_and_takes_no_overrides() -> None:
-    task = find_task("halfcheetah")
-    plain = find_algorithm("trpo-plain")
+    task, plain = find_task("halfcheetah"), find_algorithm("trpo-plain")
     settings = plain.settings(task, {})
     assert settings == find_algorithm("trpo").settings(task, {}) | {"normalise": False}
-    assert not isinstance(plain.make(task, settings, seed=0).get_env(), VecNormalize)
+    assert not isinstance(plain.make(task, settings, 0).get_env(), VecNormalize)
     with pytest.raises(ImelError, match="only IMeL's own algorithms take settings"):
         grid(["hopper"], ["trpo-plain"], [0], None, {"n_envs": 2})
 
@@ -121,66 +108,13 @@ def test_chance_is_evaluated_and_not_trained() -> None:
     assert other["eval_returns"] != row["eval_returns"]
 
 
-def test_actions_of_chance_fill_the_action_space() -> None:
-    model = find_algorithm("random").make(find_task("Pendulum-v1"), {}, seed=0)
+def test_actions_of_chance_fill_the_action_space_for_every_copy() -> None:
+    model = find_algorithm("random").make(find_task("Pendulum-v1"), {}, 0)
     actions, _ = model.predict(np.zeros((4000, 3)), deterministic=True)
     assert actions.shape == (4000, 1)
     assert np.abs(actions).max() <= 2.0
     np.testing.assert_allclose(np.quantile(actions, [0.25, 0.5, 0.75]), [-1, 0, 1], atol=0.1)
-
-
-def test_chance_acts_for_every_copy_that_observes_a_dict() -> None:
-    model = find_algorithm("random").make(find_task("sensors"), {}, seed=0)
+    model = find_algorithm("random").make(find_task("sensors"), {}, 0)
     env = find_task("sensors").make_vector(3, seed=0)
     actions, _ = model.predict(env.reset())  # type: ignore[arg-type]
     assert actions.shape == (3, 2)
-
-
-def suite(folder: Path) -> subprocess.Popen[str]:
-    code = "import sys; from imel.cli.main import main; sys.exit(main())"
-    words = ["bench", "paper", "--quick", "--tasks", "inverted-pendulum", "--algorithms", "mki"]
-    return subprocess.Popen(
-        [sys.executable, "-c", code, *words, "--steps", "2048", "--jobs", "1"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"COLUMNS": "160"},
-    )
-
-
-def test_a_suite_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
-    store = tmp_path / "results" / "quick"
-    process = suite(tmp_path)
-    while not list(store.glob("*.jsonl")):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    process.kill()
-    process.communicate(timeout=60)  # ends when the worker, which shares the pipes, is gone too
-    kept = {path: path.read_bytes() for path in store.glob("*.jsonl")}
-    assert len(kept) == 1
-    again = suite(tmp_path)
-    output, complaint = again.communicate()
-    assert again.returncode == 0, complaint
-    assert "1 of 2 runs to do, results in results/quick" in output
-    assert all(path.read_bytes() == content for path, content in kept.items())
-    final = [row for row in Store(store).rows() if row["final"]]
-    assert sorted(row["seed"] for row in final) == [30, 31]
-    assert main(["report", str(store)]) == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["papr"], "unknown suite 'papr'; did you mean 'paper'"),
-        (
-            ["paper", "--algorithms", "trpo-plian"],
-            "algorithm 'trpo-plian'; did you mean 'trpo",
-        ),
-    ],
-)
-def test_an_unknown_suite_or_algorithm_is_refused_with_the_nearest_name(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", *arguments]) == 2
-    assert complaint in capsys.readouterr().err

@@ -30,7 +30,7 @@ from imel.cli.train import plan_from_arguments
 from imel.registry import policies, policy_names
 from imel.runs.evaluation import evaluate
 from imel.runs.layout import claimed
-from imel.runs.logs import LABELS, RunDisplay
+from imel.runs.running import RunDisplay
 from imel.settings import setting_names
 from toy import FloatArray, PointEnv, ScriptedEnv
 
@@ -659,7 +659,7 @@ def test_elsewhere_a_line_is_printed_every_few_seconds_or_percent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("imel.runs.logs.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("imel.runs.running.time.monotonic", lambda: now[0])
     output = io.StringIO()
     display = RunDisplay("my run", 1000, Console(file=output, width=40), begun=5)
 

@@ -45,6 +45,7 @@ def test_envpool_and_gymnasium_agree_on_transitions(env_id: str) -> None:
         assert paid == pytest.approx(reward, abs=1e-6)  # EnvPool's rewards are in single precision
         if done:
             assert np.abs(observation - last).max() > 0.01  # a new episode has begun
+            assert info["TimeLimit.truncated"] is False
             break
     assert done == (env_id == "Hopper-v5")
 
@@ -82,15 +83,6 @@ def test_episodes_cut_by_the_time_limit_are_reported_as_monitor_does() -> None:
         assert info["episode"]["l"] == 200
         assert info["episode"]["r"] == pytest.approx(returns[i], rel=1e-5)
         assert not np.allclose(info["terminal_observation"], np.asarray(observations)[i])
-
-
-def test_a_fall_is_no_truncation() -> None:
-    env = make_envpool("Hopper-v5", 2, 1)
-    env.reset()
-    dones = np.zeros(2, bool)
-    while not dones.any():
-        _, _, dones, infos = env.step(np.ones((2, 3), np.float32))
-    assert infos[int(dones.argmax())]["TimeLimit.truncated"] is False
 
 
 def test_seeds_decide_the_episodes_whatever_the_number_of_threads() -> None:
@@ -135,16 +127,11 @@ def test_what_envpool_cannot_step_is_refused_in_one_line(
     assert "\n" not in str(refused.value)
 
 
-def test_options_and_pictures_that_envpool_does_not_have_are_refused() -> None:
+def test_what_envpool_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ImelError, match="EnvPool's 'Hopper-v5' has no option 'gravity'"):
         make_envpool("Hopper-v5", 2, 1, {"gravity": 1.0})
     with pytest.raises(ImelError, match="EnvPool does not render"):
         EnvPoolEnvironments("Hopper-v5", 2, 1, {}, None).render()
-
-
-def test_a_missing_envpool_is_an_error_that_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(ImelError, match=r"envpool is not installed: pip install 'imel\[envpool\]'"):
         IMeL("RidgePolicy", "Hopper-v5", backend="envpool")

@@ -25,6 +25,7 @@ from logged import ENV, WidePointEnv, columns_in_time, register, trained_run, wi
 from small import differing
 
 MEMORY, EVALUATION = "imel/point/memory-v0", "imel/point/evaluation-v0"
+Capsys = pytest.CaptureFixture[str]
 Stored = tuple[IMeL, Path]
 
 
@@ -262,7 +263,7 @@ def test_tensorboards_projector_finds_the_features(stored: Stored) -> None:
 # --- what is refused ---
 
 
-def test_nothing_is_overwritten(stored: Stored, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_overwritten(stored: Stored, capsys: Capsys) -> None:
     for kind, out in (("parquet", "out"), ("projector", "vectors"), ("minari", "imel/point")):
         assert export(stored[1], kind, out) == 0
         before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
@@ -273,7 +274,7 @@ def test_nothing_is_overwritten(stored: Stored, capsys: pytest.CaptureFixture[st
 
 
 def test_what_cannot_be_exported_is_refused_in_one_line(
-    stored: Stored, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    stored: Stored, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, run = stored
     blank = write_run(Path("blank"), wide_model())

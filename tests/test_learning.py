@@ -18,7 +18,7 @@ from imel.bench.launch import grid, launch
 from imel.bench.pool import Processes
 from imel.bench.progress import GridProgress
 from imel.bench.store import Row, Store
-from imel.cli.bench import tables
+from imel.cli.bench import table
 from imel.policies.paper.interpolator import Weighted, effective_neighbours
 from imel.report.results import gather
 
@@ -40,8 +40,8 @@ def final_rows(
         failures = launch(runs, Store(store), Processes(jobs), progress)
     assert not failures
     rows = Store(store).rows()
-    for table in tables(gather(rows)):
-        console.print(table)
+    for found in gather(rows).tasks:
+        console.print(table(found))
     final = [row for row in rows if row["final"]]
     return {name: [row for row in final if row["algorithm"] == name] for name in algorithms}
 

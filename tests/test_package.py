@@ -160,7 +160,7 @@ def test_the_algorithm_and_every_command_are_imported_without_an_extra() -> None
         "from imel import IMeL\n"
         "from imel.cli.main import COMMANDS\n"
         "for name in COMMANDS: importlib.import_module(f'imel.cli.{name}')\n"
-        "import imel.runs.trackers, imel.zoo\n"
+        "import imel.runs.running, imel.zoo\n"
         "IMeL('RidgePolicy', 'Pendulum-v1', rollout_size=16, memory_size=32).learn(16)\n"
         "print('learned')"
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from imel import IMeL
-from imel.environments.playing import Step, environment_of, play_policy
+from imel.environments.playing import environment_of, play_policy
 from imel.errors import ImelError
 from imel.policies import Policy
 
@@ -19,8 +19,10 @@ def played(request: pytest.FixtureRequest) -> tuple[Policy, str]:
 
 def test_mean_actions_are_those_that_the_policy_predicts(played: tuple[Policy, str]) -> None:
     policy, env_id = played
+    seen = list[int]()
     with environment_of(policy, env_id) as env:
-        for decision, step in play_policy(env, policy, seed=3):
+        for number, (decision, step) in enumerate(play_policy(env, policy, 3, look=seen.append)):
+            assert seen == list(range(number + 1)), "it is looked at before each step"
             predicted, _ = policy.predict(step.observation, deterministic=True)
             np.testing.assert_array_equal(step.action, predicted)
             np.testing.assert_array_equal(decision.state, policy.observe(step.observation)[0])
@@ -39,17 +41,6 @@ def test_sampled_actions_are_drawn_by_the_seed(played: tuple[Policy, str]) -> No
         drawn = actions(3, sampled=True)
         assert drawn == actions(3, sampled=True)
         assert drawn not in (actions(4, sampled=True), actions(3, sampled=False))
-
-
-def test_environment_is_looked_at_before_each_step(played: tuple[Policy, str]) -> None:
-    policy, env_id = played
-    seen = list[int]()
-    with environment_of(policy, env_id) as env:
-        for _, step in play_policy(env, policy, seed=3, look=seen.append):
-            assert isinstance(step, Step)
-            seen.append(-1)
-    assert seen[::2] == list(range(len(seen) // 2))
-    assert set(seen[1::2]) == {-1}
 
 
 def test_environment_with_other_spaces_is_refused(played: tuple[Policy, str]) -> None:

@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.pictures.curve import Evaluation, LearningCurve, curve_figure, read_curve
-from imel.pictures.nearby import episode_trend, summarise_near
-from imel.pictures.plane import state_plane
 from imel.pictures.policy_figures import PolicySurface, surface_figure
-from imel.pictures.run_pictures import policy_surface
+from imel.pictures.run_pictures import policy_surface, state_plane
+from imel.pictures.style import summarise_near
 from imel.policies import MkiPolicy, Policy
 from imel.policies.names import DimensionNames, names_for
 
@@ -103,7 +102,7 @@ def test_the_evaluation_is_read_beside_the_episodes(tmp_path: Path) -> None:
 
 def test_the_trend_of_equal_returns_is_flat_over_all_steps() -> None:
     curve = LearningCurve("", np.linspace(10.0, 1000.0, 40), np.full(40, 3.0))
-    trend = episode_trend(curve.steps, curve.returns)
+    trend = summarise_near(curve.steps, curve.returns)
     assert (trend.places[0], trend.places[-1]) == (10.0, 1000.0)
     for line in (trend.mean, trend.low, trend.high):
         assert_allclose(line, 3.0)
@@ -111,7 +110,7 @@ def test_the_trend_of_equal_returns_is_flat_over_all_steps() -> None:
 
 def test_the_band_holds_the_middle_of_the_returns() -> None:
     returns = np.random.default_rng(0).permutation(np.linspace(0.0, 1.0, 5001))
-    trend = episode_trend(np.arange(5001.0), returns)
+    trend = summarise_near(np.arange(5001.0), returns)
     inner = slice(20, -20)
     assert_allclose(trend.low[inner].mean(), 0.2, atol=0.01)
     assert_allclose(trend.high[inner].mean(), 0.8, atol=0.01)
@@ -127,7 +126,7 @@ def test_the_figure_of_a_curve_has_every_episode_the_trend_and_the_evaluation() 
     lines = {line.get_label(): line for line in axes.lines}
     assert_allclose(
         np.asarray(lines["running mean"].get_ydata()),
-        episode_trend(curve.steps, curve.returns).mean,
+        summarise_near(curve.steps, curve.returns).mean,
     )
     (bar,) = axes.containers
     assert bar.get_label() == "deterministic, 20 episodes: 6.0 ± 0.5"

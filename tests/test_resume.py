@@ -13,8 +13,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from imel import IMeL, ImelError
 from imel.checkpoints import Checkpoint, RunCheckpoints, checkpoints_in, latest_checkpoint
-from imel.checkpoints.checkpoint import prepare
-from imel.checkpoints.model_file import contents_of
 from imel.checkpoints.run_checkpoints import differences
 from imel.errors import CheckpointError
 from small import BATCH, LogBook, differing, points, small_model
@@ -80,8 +78,10 @@ def test_resumed_run_ends_bit_for_bit_like_the_uninterrupted_one(
             resumed = IMeL.resume(newest, points())
         begun = resumed.iteration
         second_book = LogBook.of(resumed)
+        assert resumed.remaining_timesteps == TOTAL - resumed.num_timesteps
         learn(resumed, parts)
 
+        assert resumed.remaining_timesteps == 0
         assert resumed.num_timesteps == whole.num_timesteps
         assert not differing(tensors, resumed.learner.tensors())
         assert progress_of(resumed) == progress
@@ -90,13 +90,6 @@ def test_resumed_run_ends_bit_for_bit_like_the_uninterrupted_one(
             for pages in (book.pages[begun:], second_book.pages)
         ]
         assert str(logged[0]) == str(logged[1])  # as text, since a NaN equals nothing
-
-
-def test_remaining_timesteps_are_those_not_taken_yet(tmp_path: Path) -> None:
-    model = learn(small_model(), tmp_path, stop=4 * BATCH)
-    assert model.remaining_timesteps == TOTAL - 4 * BATCH
-    learn(model, tmp_path)
-    assert model.remaining_timesteps == 0
 
 
 def test_environments_start_again_at_checkpoints_only(tmp_path: Path) -> None:
@@ -142,14 +135,6 @@ def test_a_damaged_newest_checkpoint_is_refused_unless_an_older_one_will_do(
         latest_checkpoint(tmp_path, fall_back=True)
 
 
-@pytest.mark.parametrize("arguments", [{"every": 0}, {"keep": 0}])
-def test_never_taking_or_keeping_a_checkpoint_is_refused(
-    tmp_path: Path, arguments: dict[str, Any]
-) -> None:
-    with pytest.raises(ImelError, match="1 or more"):
-        RunCheckpoints(tmp_path, **arguments)
-
-
 def test_differences_name_what_was_and_what_is() -> None:
     then, now = {"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 4, "d": 5}
     assert differences(then, now) == [
@@ -165,6 +150,9 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_or_not_as_asked(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    for never in ({"every": 0}, {"keep": 0}):
+        with pytest.raises(ImelError, match="1 or more"):
+            RunCheckpoints(tmp_path, **never)
     monkeypatch.setattr("imel.files.os.fsync", full)
     with pytest.raises(OSError, match=r"No space left on device.*iteration-00000003"):
         learn(small_model(), tmp_path)
@@ -197,16 +185,7 @@ def test_a_run_goes_on_while_a_checkpoint_is_written(
     monkeypatch.setattr("imel.files.os.fsync", slow)
     whole = small_model().learn(2 * BATCH)
     model = small_model().learn(2 * BATCH, [RunCheckpoints(tmp_path, every=1), Watch()])
-    assert absent[:3] == [True] * 3
+    assert absent[:3] == [True] * 3  # and yet it holds what the model was when it was taken
     (path,) = checkpoints_in(tmp_path)
     assert IMeL.load(path).iteration == 1
     assert model.iteration == whole.iteration == 2
-
-
-def test_a_checkpoint_holds_what_the_model_was_when_it_was_taken(tmp_path: Path) -> None:
-    model = small_model().learn(BATCH)
-    before = {name: tensor.clone() for name, tensor in model.learner.tensors().items()}
-    write = prepare(tmp_path / "model", *contents_of(model))
-    model.policy.memory.states.fill_(7.0)
-    write()
-    assert not differing(before, IMeL.load(tmp_path / "model").learner.tensors())

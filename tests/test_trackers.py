@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from imel.runs.trackers import TrackerOutput, track
 from stable_baselines3.common.logger import Figure, Logger
 from wandb.proto import wandb_internal_pb2
 
 from imel.cli.main import main
-from imel.runs.trackers import TrackerOutput, track
 from small import BATCH, small_model
 
 Rows = dict[int, dict[str, float]]

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +22,8 @@ from imel.explain.reduced import largest_lessons, random_lessons, similar_lesson
 from imel.policies import NearestPolicy, Policy, RidgePolicy
 from imel.runs.evaluation import EVALUATION_SEED, evaluate
 from small import POLICIES
+
+Capsys = pytest.CaptureFixture[str]
 
 
 class UnposedPendulum(PendulumEnv):
@@ -69,12 +67,12 @@ def taught(taught_dir: Path) -> Any:
     return Policy.load(taught_dir / "model.safetensors")
 
 
-def said(capsys: pytest.CaptureFixture[str], *argv: object) -> str:
+def said(capsys: Capsys, *argv: object) -> str:
     assert main(["why", *map(str, argv)]) == 0
     return capsys.readouterr().out
 
 
-def document(capsys: pytest.CaptureFixture[str], *argv: object) -> dict[str, Any]:
+def document(capsys: Capsys, *argv: object) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(said(capsys, *argv, "--json"))
     return found
 
@@ -93,7 +91,7 @@ def visited(policy: Policy, seed: int) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("part", ["memories", "lessons"])
 def test_the_step_asked_for_is_the_sum_of_what_is_behind_it(
-    part: str, run_dir: Path, taught_dir: Path, capsys: pytest.CaptureFixture[str]
+    part: str, run_dir: Path, taught_dir: Path, capsys: Capsys
 ) -> None:
     folder = run_dir if part == "memories" else taught_dir
     policy = Policy.load(folder / "model.safetensors")
@@ -116,7 +114,7 @@ def test_the_step_asked_for_is_the_sum_of_what_is_behind_it(
 
 
 def test_by_default_the_most_and_the_least_familiar_steps_are_explained(
-    run_dir: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, policy: Policy, capsys: Capsys
 ) -> None:
     explained = document(capsys, run_dir, "--seed", "3")["explained"]
     scores = familiarity_of(policy)(torch.from_numpy(visited(policy, 3)))
@@ -136,7 +134,7 @@ def test_a_single_remembered_episode_leaves_the_first_step(policy: Policy) -> No
 
 
 def test_without_an_episode_the_reduced_policys_answer_is_given(
-    run_dir: Path, policy: Policy, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, policy: Policy, capsys: Capsys
 ) -> None:
     first = document(capsys, run_dir, "--step", "7")["explained"][0]["memories"][0]
     number = first["episodes"]
@@ -151,9 +149,7 @@ def test_without_an_episode_the_reduced_policys_answer_is_given(
     assert f"without episode {number} (" in said(capsys, *flags)
 
 
-def test_without_lessons_what_they_added_is_gone(
-    taught_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_lessons_what_they_added_is_gone(taught_dir: Path, capsys: Capsys) -> None:
     first = document(capsys, taught_dir, "--step", "7")["explained"][0]
     episodes = [lesson["episodes"] for lesson in first["lessons"][:2]]
     flags = (taught_dir, "--step", "7", "--without-lesson", *episodes)
@@ -168,9 +164,7 @@ def test_without_lessons_what_they_added_is_gone(
 # --- how it is said ---
 
 
-def test_in_a_pipe_the_answer_is_plain_lines(
-    run_dir: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_in_a_pipe_the_answer_is_plain_lines(run_dir: Path, capsys: Capsys) -> None:
     text = said(capsys, run_dir, "--step", "0", "--memories", "3")
     assert "\x1b" not in text
     lines = text.splitlines()
@@ -181,29 +175,9 @@ def test_in_a_pipe_the_answer_is_plain_lines(
     assert lines[head + 1].split()[0].endswith("%")
 
 
-def test_on_a_terminal_the_table_is_drawn(run_dir: Path) -> None:
-    # A pseudo-terminal of 100 columns: rich asks the environment first
-    main_end, other = pty.openpty()
-    script = f"from imel.cli.main import main; main(['why', {str(run_dir)!r}, '--step', '0'])"
-    variables = {**os.environ, "COLUMNS": "100", "TERM": "xterm"}
-    with subprocess.Popen([sys.executable, "-c", script], stdout=other, env=variables) as process:
-        os.close(other)
-        text = b""
-        while True:
-            try:
-                text += os.read(main_end, 4096)
-            except OSError:  # the other end was closed
-                break
-    os.close(main_end)
-    assert process.returncode == 0
-    lines = text.decode().splitlines()
-    assert any("\x1b[1m" in line and "step 0" in line for line in lines)
-    assert any("share" in line and "\x1b[1m" in line for line in lines)
-
-
 @pytest.mark.parametrize("name", [*POLICIES, "OwnRidge", "OwnNearest"])
 def test_every_policy_is_explained_drawn_and_exported(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: Capsys
 ) -> None:
     policy: Any = {"OwnRidge": OwnRidge, "OwnNearest": OwnNearest}.get(name, name)
     run = trained_run(tmp_path, policy, steps=256)
@@ -228,7 +202,7 @@ def test_every_policy_is_explained_drawn_and_exported(
 
 @pytest.mark.parametrize("kind", ["memories", "lessons"])
 def test_a_frame_shows_the_state_beside_those_behind_it(
-    kind: str, run_dir: Path, taught_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, run_dir: Path, taught_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     pytest.importorskip("pygame")
     path, folder = tmp_path / "why.png", run_dir if kind == "memories" else taught_dir
@@ -247,7 +221,7 @@ def test_a_frame_shows_the_state_beside_those_behind_it(
 
 
 def test_where_memories_cannot_be_posed_the_state_alone_is_drawn(
-    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, tmp_path: Path, capsys: Capsys
 ) -> None:
     pytest.importorskip("pygame")
     gymnasium.register("UnposedPendulum-v0", "test_why:UnposedPendulum", max_episode_steps=20)
@@ -262,7 +236,7 @@ def test_where_memories_cannot_be_posed_the_state_alone_is_drawn(
 
 
 def test_the_largest_lessons_of_a_run_are_listed_and_drawn(
-    taught_dir: Path, taught: Any, capsys: pytest.CaptureFixture[str]
+    taught_dir: Path, taught: Any, capsys: Capsys
 ) -> None:
     assert main(["lessons", str(taught_dir), "--json", "--count", "3"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -280,7 +254,7 @@ def test_the_largest_lessons_of_a_run_are_listed_and_drawn(
 
 
 def test_deletion_evaluates_the_policy_without_some_lessons(
-    taught_dir: Path, taught: Any, capsys: pytest.CaptureFixture[str]
+    taught_dir: Path, taught: Any, capsys: Capsys
 ) -> None:
     flags = ["lessons", str(taught_dir), "--deletion", "--episodes", "2", "--draws", "2"]
     assert main([*flags, "--json"]) == 0
@@ -338,7 +312,7 @@ def test_what_cannot_be_said_is_refused(
     run_dir: Path,
     taught_dir: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    capsys: Capsys,
     command: str,
     run: str,
     flags: tuple[str, ...],

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -18,38 +16,20 @@ import torch
 import yaml
 from rl_zoo3.utils import SimpleLinearSchedule
 from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.monitor import load_results
 from stable_baselines3.common.utils import ConstantSchedule
 
 from imel import IMeL, zoo
 from imel.bench.tasks import TASKS
-from imel.policies.paper.paper_policy import FitSettings
 from imel.settings import parse_schedule
 from imel.zoo import HYPERPARAMETERS, __main__
-from small import FITTED, POLICIES, answers, points, small_model, tensors_of
+from small import FITTED, POLICIES, differing, points, small_model, tensors_of
 
 ENV = "Pendulum-v1"
 STEPS = 1600
 WHAT = ("--algo", "imel", "--env", ENV)
 TINY = ("rollout_size:400", "memory_size:800", "critic_epochs:1")
-
-# Several scripts in one process, for it is the imports that take long; a figure that would be
-# shown is written down as numbers
-SCRIPT = """
-import json, sys
-from pathlib import Path
-import matplotlib.pyplot as plt
-from imel.zoo.__main__ import run
-
-def show():
-    lines = [line.get_xydata().tolist() for axes in plt.gcf().axes for line in axes.lines]
-    Path("lines.json").write_text(json.dumps(lines))
-
-plt.show = show
-for words in json.loads(sys.argv[1]):
-    print("script:", words[0])
-    run(words)
-"""
 
 
 def python(*words: str, cwd: Path) -> str:
@@ -63,36 +43,16 @@ def python(*words: str, cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The zoo's log folder after a small training from the command line."""
-    folder = tmp_path_factory.mktemp("zoo")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The zoo's folder of a small training from the command line."""
+    cwd = tmp_path_factory.mktemp("zoo")
     python(
         *("-m", "imel.zoo", "train", *WHAT, "--seed", "3", "-n", str(STEPS), "--verbose", "0"),
         *("--eval-freq", "800", "--eval-episodes", "2", "--save-freq", "800"),
         *("-params", *TINY),
-        cwd=folder,
+        cwd=cwd,
     )
-    return folder / "logs"
-
-
-@pytest.fixture(scope="module")
-def printed(logs: Path) -> dict[str, str]:
-    """What the other scripts print about that training, by their names."""
-    scripts = [
-        ["enjoy", *WHAT, "-f", "logs", "--no-render", "-n", "200", "--seed", "5"],
-        ["plot_train", "-a", "imel", "-e", ENV, "-f", "logs", "-w", "1"],
-        ["all_plots", "-a", "imel", "-e", ENV, "-f", "logs", "--no-display"],
-        ["train", *WHAT, "-i", f"logs/imel/{ENV}_1/{ENV}.zip", "-f", "more", "--eval-freq", "-1"],
-    ]
-    scripts[-1] += ["-n", "400", "-params", "trust_region:0.3", *TINY]
-    output = python("-c", SCRIPT, json.dumps(scripts), cwd=logs.parent)
-    parts = re.split(r"^script: (\w+)\n", output, flags=re.MULTILINE)
-    return dict(zip(parts[1::2], parts[2::2], strict=True))
-
-
-@pytest.fixture
-def folder(logs: Path) -> Path:
-    return logs / "imel" / f"{ENV}_1"
+    return cwd / "logs" / "imel" / f"{ENV}_1"
 
 
 def test_the_zoo_trains_and_saves_a_model_as_the_file_says(folder: Path) -> None:
@@ -106,36 +66,29 @@ def test_the_zoo_trains_and_saves_a_model_as_the_file_says(folder: Path) -> None
         assert (folder / f"{name}.zip").resolve() == (folder / f"{name}.safetensors").resolve()
 
 
-def test_enjoy_plays_the_saved_model(folder: Path, printed: dict[str, str]) -> None:
-    model = IMeL.load(folder / f"{ENV}.zip")
+def test_the_saved_model_is_played_plotted_and_trained_on(folder: Path) -> None:
+    saved = f"logs/imel/{ENV}_1/{ENV}.zip"
+    scripts = [
+        ["enjoy", *WHAT, "-f", "logs", "--no-render", "-n", "200", "--seed", "5"],
+        ["plot_train", "-a", "imel", "-e", ENV, "-f", "logs", "-w", "1"],
+        ["all_plots", "-a", "imel", "-e", ENV, "-f", "logs", "--no-display"],
+        ["train", *WHAT, "-i", saved, "-f", "more", "--eval-freq", "-1", "-n", "400", "-params"],
+    ]
+    scripts[-1] += ["trust_region:0.3", *TINY]
+    # All in one process, for it is the imports that take long
+    code = f"from imel.zoo.__main__ import run\nfor words in {scripts}: run(*words)"
+    cwd = folder.parent.parent.parent
+    printed, model = python("-c", code, cwd=cwd), IMeL.load(cwd / saved)
+
     env = make_vec_env(ENV, seed=5)
-    observation, total, done = env.reset(), 0.0, False
-    while not done:
-        action, _ = model.predict(observation, deterministic=True)  # type: ignore[arg-type]
-        observation, rewards, dones, _ = env.step(action)
-        total, done = total + float(rewards[0]), bool(dones[0])
-
-    assert f"Episode Reward: {total:.2f}\n" in printed["enjoy"]
-
-
-def test_the_plots_are_of_every_episode_and_the_last_evaluation(
-    logs: Path, folder: Path, printed: dict[str, str]
-) -> None:
-    (line,) = json.loads((logs.parent / "lines.json").read_text())
-    episodes = load_results(str(folder))
-    np.testing.assert_allclose(line, np.c_[episodes.l.cumsum(), episodes.r])
+    total, _ = evaluate_policy(model, env, 1)
+    assert f"Episode Reward: {total:.2f}\n" in printed
     last = np.load(folder / "evaluations.npz")["results"][-1].mean()
-    assert f"|{ENV} |{last:.0f} +/- 0|" in printed["all_plots"]
-
-
-def test_training_goes_on_from_a_saved_model(
-    logs: Path, folder: Path, printed: dict[str, str]
-) -> None:
-    before = IMeL.load(folder / f"{ENV}.zip")
-    after = IMeL.load(logs.parent / "more" / "imel" / f"{ENV}_1" / f"{ENV}.zip")
-    assert "Loading pretrained agent" in printed["train"]
-    assert after.iteration == before.iteration + 1
-    assert after.policy.normaliser.count == before.policy.normaliser.count + 400
+    assert f"|{ENV} |{last:.0f} +/- 0|" in printed
+    assert "Loading pretrained agent" in printed
+    after = IMeL.load(cwd / "more" / "imel" / f"{ENV}_1" / f"{ENV}.zip")
+    assert after.iteration == model.iteration + 1
+    assert after.policy.normaliser.count == model.policy.normaliser.count + 400
     assert after.settings.as_json()["trust_region"] == 0.3
 
 
@@ -154,24 +107,10 @@ def test_the_file_has_valid_settings_one_default_and_the_steps_of_the_benchmark(
     assert all(steps[task.env_id] == task.steps for task in TASKS.values())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "file"),
-    [
-        ("--algo imel", str(HYPERPARAMETERS)),
-        ("--algo=imel -n 9", str(HYPERPARAMETERS)),
-        ("--algo imel -conf mine.yml", "mine.yml"),
-        ("--algo ppo", None),
-        ("", None),
-    ],
-)
-def test_the_file_is_used_for_imel_unless_another_is_named(
-    arguments: str, file: str | None
-) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("-conf", "--conf-file")
-    known, others = parser.parse_known_args(__main__.with_hyperparameters(arguments.split()))
-    assert known.conf_file == file
-    assert others == arguments.replace("-conf mine.yml", "").split()
+@pytest.mark.parametrize("given", ["--algo imel", "--algo=imel -conf mine.yml", "--algo ppo", ""])
+def test_the_file_is_used_for_imel_before_the_users_own_arguments(given: str) -> None:
+    own = ["--conf-file", str(HYPERPARAMETERS)] if "imel" in given else []
+    assert __main__.with_hyperparameters(given.split()) == [*own, *given.split()]
 
 
 # --- the zoo's way to make, save and load ---
@@ -181,19 +120,18 @@ def zoo_model(**arguments: Any) -> zoo.IMeL:
     return zoo.IMeL("MkiPolicy", points(), seed=0, **{**FITTED, **arguments})
 
 
-def rate_of(model: IMeL) -> float | str:
-    assert isinstance(model.settings, FitSettings)
-    return model.settings.learning_rate
+def rate_of(model: IMeL) -> Any:
+    return model.settings.as_json()["learning_rate"]
 
 
 def test_the_zoos_schedules_become_plain_data(tmp_path: Path) -> None:
-    zoo_model(learning_rate=ConstantSchedule(2e-3)).save(tmp_path / "constant")
-    zoo_model(learning_rate=SimpleLinearSchedule(2e-3)).save(tmp_path / "linear")
-
-    assert rate_of(IMeL.load(tmp_path / "constant")) == 2e-3
-    schedule = parse_schedule("learning_rate", rate_of(IMeL.load(tmp_path / "linear")))
-    rates = [schedule(left) for left in (1.0, 0.5, 0.0)]
-    assert rates == pytest.approx([2e-3, 1e-3, 0.0], abs=1e-8)
+    for given, expected in (
+        (ConstantSchedule, [2e-3] * 3),
+        (SimpleLinearSchedule, [2e-3, 1e-3, 0]),
+    ):
+        zoo_model(learning_rate=given(2e-3)).save(tmp_path / "model")
+        schedule = parse_schedule("learning_rate", rate_of(IMeL.load(tmp_path / "model")))
+        assert [schedule(left) for left in (1.0, 0.5, 0.0)] == pytest.approx(expected, abs=1e-8)
 
 
 def test_a_model_saved_again_keeps_its_second_name(tmp_path: Path) -> None:
@@ -207,56 +145,42 @@ def test_a_model_saved_again_keeps_its_second_name(tmp_path: Path) -> None:
 
 
 def test_a_seed_given_when_loading_starts_random_numbers_anew(tmp_path: Path) -> None:
-    model = small_model()
-    model.learn(64)
+    model = small_model().learn(64)
     model.save(tmp_path / "model")
-
-    def noise(seed: int | None) -> Any:
-        loaded = IMeL.load(tmp_path / "model", seed=seed)
-        drawn = torch.rand(1, generator=loaded.learner.generator)
-        return loaded.seed, drawn, loaded.predict(answers(loaded)[:, :1] * np.ones(2))[0]
-
-    (seed, drawn, actions), (_, drawn_again, actions_again) = noise(7), noise(7)
-    assert seed == 7
-    assert torch.equal(drawn, drawn_again)
-    np.testing.assert_array_equal(actions, actions_again)
-    other_seed, other_drawn, other_actions = noise(None)
-    assert other_seed == 0
-    assert not torch.equal(drawn, other_drawn)
-    assert not np.array_equal(actions, other_actions)
-    kept, saved = tensors_of(IMeL.load(tmp_path / "model", seed=7)), tensors_of(model)
-    assert all(torch.equal(kept[name], saved[name]) for name in saved)
+    loaded = [IMeL.load(tmp_path / "model", seed=seed) for seed in (7, 7, None)]
+    assert [each.seed for each in loaded] == [7, 7, 0]
+    first, again, other = (torch.rand(1, generator=each.learner.generator) for each in loaded)
+    assert first == again != other
+    actions = [each.predict(np.zeros((9, 2)))[0] for each in loaded]
+    np.testing.assert_array_equal(actions[0], actions[1])
+    assert not np.array_equal(actions[0], actions[2])
+    assert differing(tensors_of(loaded[0]), tensors_of(model)) == []
 
 
 # --- the command ---
 
 
+@pytest.mark.filterwarnings("ignore:'imel.zoo.__main__' found")
 @pytest.mark.parametrize(
     ("missing", "words", "message"),
     [
-        (None, ["trian"], "unknown script 'trian'; did you mean 'train'?"),
+        ("", ["trian"], "unknown script 'trian'; did you mean 'train'?"),
+        ("", [], f"unknown script ''; valid names: {', '.join(sorted(__main__.SCRIPTS))}"),
         ("rl_zoo3", ["train"], "rl_zoo3 is not installed: pip install 'imel[zoo]'"),
         ("seaborn", ["plot_train"], "seaborn is not installed: pip install 'imel[zoo]'"),
     ],
 )
 def test_what_cannot_be_run_is_said_in_one_line(
-    missing: str | None,
+    missing: str,
     words: list[str],
     message: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["imel.zoo", *words])
-    if missing is not None:
+    if missing:
         monkeypatch.setitem(sys.modules, missing, None)
-    assert __main__.main() == 2
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("imel.zoo", run_name="__main__")
+    assert end.value.code == 2
     assert capsys.readouterr().err == f"imel.zoo: error: {message}\n"
-
-
-def test_help_names_every_script(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["imel.zoo", "--help"])
-    assert __main__.main() == 0
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in __main__.SCRIPTS)

@@ -24,9 +24,9 @@ from stable_baselines3.common.utils import safe_mean
 from stable_baselines3.common.vec_env import VecEnv
 
 from imel import registry
-from imel.checkpoints import checkpoint, model_file, snapshot
-from imel.checkpoints.checkpoint import Checkpoint, Source
-from imel.checkpoints.space_tensors import spaces_from_tensors
+from imel.checkpoints import checkpoint, model_file
+from imel.checkpoints.checkpoint import Checkpoint, Contents, Source
+from imel.checkpoints.contents import spaces_from_tensors
 from imel.data.arithmetic import denormals_flushed
 from imel.data.critic import Critic
 from imel.data.experience import Rollout
@@ -91,7 +91,7 @@ class IMeL(BaseAlgorithm):
     """What else decides the outcome, such as the environment's id, where a command has set it."""
     checkpointed: bool = False
     """Whether a callback takes checkpoints of the run: then a snapshot precedes each rollout."""
-    snapshot: snapshot.Snapshot | None = None
+    snapshot: Contents | None = None
     resumed_iteration: int | None = None
     """The iteration at which this process took the run up again."""
     _dimension_names: DimensionNames | None = None
@@ -283,7 +283,7 @@ class IMeL(BaseAlgorithm):
 
     def _take_snapshot(self) -> None:
         if self.checkpointed:
-            self.snapshot = snapshot.take_snapshot(self)
+            self.snapshot = model_file.take_snapshot(self)
 
     def _survive(self, fault: EnvironmentFaultError) -> None:
         """Drop the batch and what is remembered of the episode; restart the environments.
@@ -486,9 +486,10 @@ class IMeL(BaseAlgorithm):
             _init_setup_model=False,
             **{**file.document["settings"], **settings},
         )
-        model.observation_space, model.action_space = spaces_from_tensors(file.tensors, file.path)
+        spaces = spaces_from_tensors(file.tensors, file.path)
+        model.observation_space, model.action_space = spaces
         model.n_envs = file.document["n_envs"]
-        model_file.check_sizes(model, file)
+        model_file.check_sizes(file, model.policy_class, spaces, model.settings)
         with checkpoint.building(file.path):
             model._setup_model()
         model_file.load_contents(model, file)
@@ -521,10 +522,10 @@ class IMeL(BaseAlgorithm):
         """
         file = Checkpoint.read(path)
         model = cls.load(file, env, device, **arguments)
-        if snapshot.PART not in file.document:  # then the run itself has begun new episodes there
+        if model_file.PART not in file.document:  # then the run itself has begun new episodes there
             model.restart_environments()
-        elif snapshot.restorable(model):
-            snapshot.restore_environments(model, file)
+        elif model_file.restorable(model):
+            model_file.restore_environments(model, file)
         else:
             raise CheckpointError(
                 f"{file.path} was made with environments of its own, given by an id"

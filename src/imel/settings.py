@@ -42,23 +42,6 @@ class Range:
     log: bool = True
 
 
-@dataclass(frozen=True)
-class Multiple:
-    """A whole number of times another setting, by its logarithm."""
-
-    low: int
-    high: int
-    of: str
-
-
-@dataclass(frozen=True)
-class Ends:
-    """The two ends of a schedule, each by its logarithm."""
-
-    low: float
-    high: float
-
-
 @dataclass(frozen=True, init=False)
 class Choice:
     """One of some values."""
@@ -69,17 +52,7 @@ class Choice:
         object.__setattr__(self, "values", values)
 
 
-@dataclass(frozen=True, init=False)
-class Layers:
-    """Two hidden layers of one of these widths."""
-
-    widths: tuple[int, ...]
-
-    def __init__(self, *widths: int) -> None:
-        object.__setattr__(self, "widths", widths)
-
-
-Search = Range | Multiple | Ends | Choice | Layers
+Search = Range | Choice
 
 
 def setting(
@@ -120,7 +93,9 @@ class Settings:
     max_faults: int = setting(0, low=0, high=2**31)
     """Faults of environments that a run survives: an exception, a dead or hung process, a NaN.
     Each costs the rollout under way and what is remembered of the episode."""
-    memory_size: int = setting(8192, low=2, high=2**40, search=Multiple(2, 16, "rollout_size"))
+    memory_size: int = setting(
+        8192, low=2, high=2**40, search=Choice(2048, 4096, 8192, 16384, 32768)
+    )
     """Capacity of the memory in transitions. The oldest rollouts are forgotten first."""
     gamma: float = setting(0.99, high=1.0, search=Choice(0.95, 0.98, 0.99, 0.995, 0.999))
     """Discount factor."""

@@ -18,7 +18,7 @@ from imel.explain import explain
 from imel.explorer import DEMO
 from imel.explorer.lessons import LessonInsight, lesson_colours, make_lesson_plane
 from imel.explorer.session import Session
-from imel.pictures.lesson_figures import spread
+from imel.pictures.curve import spread
 from imel.runs.stored import find_run
 
 ON = {"projection": "run"}

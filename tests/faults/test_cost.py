@@ -10,7 +10,7 @@ import pytest
 
 from imel import IMeL
 from imel.checkpoints.run_checkpoints import RunCheckpoints
-from imel.environments.workers import Workers
+from imel.environments.making import Workers
 
 pytestmark = pytest.mark.slow
 

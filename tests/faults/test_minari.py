@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py
-import minari
 import numpy as np
 import pytest
-from minari.data_collector import EpisodeBuffer
 
 from imel.datasets import memory_columns, read_dataset, write_minari
 from imel.errors import ImelError
@@ -64,11 +63,6 @@ def edit(data: Path, **entries: Any) -> None:
     path.write_text(json.dumps({k: v for k, v in metadata.items() if v is not None}))
 
 
-def test_an_honest_dataset_is_read(data: Path, policy: Policy) -> None:
-    logged = read_dataset(NAME, policy)
-    assert (logged.kind, len(logged)) == ("annotated", BATCH)
-
-
 @pytest.mark.parametrize("missing", ["observation_space", "action_space"])
 def test_no_environment_is_made_of_what_a_dataset_names(
     missing: str, data: Path, policy: Policy, tmp_path: Path
@@ -110,27 +104,12 @@ METADATA: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("entries", METADATA.values(), ids=METADATA.keys())
-def test_metadata_that_lie_are_refused(entries: dict[str, Any], data: Path, policy: Policy) -> None:
-    edit(data, **entries)
-    refusal_of(policy)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        *(("metadata.json", text) for text in (b"", b"[]", b"3", b"{", b"[" * 100_000, b"\xff")),
-        ("metadata.json", b'{"a": ' + b"9" * 5000 + b"}"),
-        *(("main_data.hdf5", text) for text in (b"", b"\x80\x04K\x01.")),
-        ("main_data.hdf5", b"\x89HDF\r\n\x1a\n" + b"\xff" * 4096),
-    ],
-)
-def test_files_of_another_kind_are_refused(
-    name: str, content: bytes, data: Path, policy: Policy
-) -> None:
-    (data / name).write_bytes(content)
-    refusal_of(policy)
-
+FILES = [
+    *(("metadata.json", text) for text in (b"", b"[]", b"3", b"{", b"[" * 100_000, b"\xff")),
+    ("metadata.json", b'{"a": ' + b"9" * 5000 + b"}"),
+    *(("main_data.hdf5", text) for text in (b"", b"\x80\x04K\x01.")),
+    ("main_data.hdf5", b"\x89HDF\r\n\x1a\n" + b"\xff" * 4096),
+]
 
 LENGTH = BATCH // 2
 
@@ -148,32 +127,42 @@ def put(name: str, values: Any, annotated: bool = True) -> Callable[[Any], None]
     return spoil
 
 
-def huge(file: Any) -> None:
-    del file["episode_0/rewards"]
-    file["episode_0"].create_dataset("rewards", (2**40,), "f4", chunks=(1024,))
+def instead(make: Callable[[Any], Any]) -> Callable[[Any], None]:
+    """Put something else in the place of an episode's rewards."""
+
+    def spoil(file: Any) -> None:
+        del file["episode_0/rewards"]
+        make(file["episode_0"])
+
+    return spoil
 
 
-def outside(file: Any) -> None:
-    del file["episode_0/rewards"]
-    place = [("/etc/hostname", 0, 8)]
-    file["episode_0"].create_dataset("rewards", (2,), "f4", external=place)
-
-
-def virtual(file: Any) -> None:
+def virtual(episode: Any) -> None:
     layout = h5py.VirtualLayout((2,), "f4")
     layout[:] = h5py.VirtualSource("/tmp/other.hdf5", "x", (2,))
-    del file["episode_0/rewards"]
-    file["episode_0"].create_virtual_dataset("rewards", layout)
+    episode.create_virtual_dataset("rewards", layout)
+
+
+huge = instead(lambda each: each.create_dataset("rewards", (2**40,), "f4", chunks=(1024,)))
+outside = instead(
+    lambda each: each.create_dataset("rewards", (2,), "f4", external=[("/etc/hostname", 0, 8)])
+)
 
 
 def twice(file: Any) -> None:
     file["episode_0/infos/again"] = file["episode_0/infos"]
 
 
+def a_link(data: Path) -> None:
+    moved = data.parent.parent / "elsewhere.hdf5"
+    shutil.move(data / "main_data.hdf5", moved)
+    (data / "main_data.hdf5").symlink_to(moved)
+
+
 DATA: dict[str, Callable[[Any], None]] = {
     "rewards of 2**40 steps": huge,
     "data in another file": outside,
-    "virtual data": virtual,
+    "virtual data": instead(virtual),
     "a link to another file": put("rewards", h5py.ExternalLink("/etc/passwd", "/x")),
     "a link within the file": put("rewards", h5py.SoftLink("/episode_0/actions")),
     "a link in a circle": put("infos", h5py.SoftLink("/episode_0")),
@@ -193,12 +182,24 @@ DATA: dict[str, Callable[[Any], None]] = {
 }
 
 
-@pytest.mark.parametrize("spoil", DATA.values(), ids=DATA.keys())
-def test_data_that_are_none_are_refused(
-    spoil: Callable[[Any], None], data: Path, policy: Policy
-) -> None:
+def in_data(spoil: Callable[[Any], None], data: Path) -> None:
     with h5py.File(data / "main_data.hdf5", "r+") as file:
         spoil(file)
+
+
+SPOILED: dict[str, Callable[[Path], Any]] = {
+    "a link in the folder": a_link,
+    **{name: partial(edit, **entries) for name, entries in METADATA.items()},
+    **{name: partial(in_data, spoil) for name, spoil in DATA.items()},
+    **{f"{n} {i}": lambda d, n=n, c=c: (d / n).write_bytes(c) for i, (n, c) in enumerate(FILES)},
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED.keys())
+def test_what_lies_or_is_none_is_refused(
+    spoil: Callable[[Path], Any], data: Path, policy: Policy
+) -> None:
+    spoil(data)
     refusal_of(policy)
 
 
@@ -207,38 +208,6 @@ def test_foreign_infos_make_demonstrations_of_a_dataset(data: Path, policy: Poli
         del file["episode_0/infos/imel_advantage"]
         file["episode_0/infos/__class__"] = np.ones(LENGTH + 1)
     assert read_dataset(NAME, policy).kind == "shown"
-
-
-def test_a_link_in_the_folder_is_refused(data: Path, policy: Policy) -> None:
-    moved = data.parent.parent / "elsewhere.hdf5"
-    shutil.move(data / "main_data.hdf5", moved)
-    (data / "main_data.hdf5").symlink_to(moved)
-    assert "has a link" in refusal_of(policy)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", ["arrow", "parquet"])
-@pytest.mark.parametrize("share", [1.0, 0.9, 0.1])
-def test_a_dataset_of_tables_is_read_whole_or_not_at_all(
-    share: float, kind: str, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
-    episode = EpisodeBuffer(
-        observations=np.zeros((5, 3), np.float32),
-        actions=np.zeros((4, 1), np.float32),
-        rewards=np.ones(4),
-        terminations=np.zeros(4, bool),
-        truncations=np.array([0, 0, 0, 1], bool),
-    )
-    spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
-    minari.create_dataset_from_buffers(NAME, [episode], **spaces, data_format=kind)
-    (file,) = (tmp_path / NAME).rglob(f"*.{kind}")
-    content = file.read_bytes()
-    file.write_bytes(content[: int(share * len(content))])
-    if share == 1.0:
-        assert len(read_dataset(NAME, policy)) == 4
-    else:
-        refusal_of(policy)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
-"""The algorithms of the bench: IMeL's six policies, TRPO, PPO, Upside-Down RL, and chance.
+"""The algorithms of the bench: IMeL with any of its policies, TRPO, PPO, and acting at random.
 
-Each turns a task into complete settings, as plain data, and settings into a model. The baselines
-are Stable-Baselines3's own, with the settings RL Baselines3 Zoo publishes for them.
+The baselines are Stable-Baselines3's, with the settings RL Baselines3 Zoo publishes for them.
 """
 
 from __future__ import annotations
@@ -12,9 +11,8 @@ import importlib
 import importlib.util
 import json
 import tomllib
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Self
 
@@ -29,91 +27,67 @@ from torch import nn
 
 from imel.algorithm import IMeL
 from imel.bench.tasks import Task
-from imel.bench.udrl import Udrl, UdrlSettings
 from imel.environments.making import SideBySide
-from imel.errors import ImelError, nearest_name
-from imel.registry import find_policy
+from imel.errors import ImelError, SettingsError, nearest_name
+from imel.policies.base import Policy
+from imel.registry import find_policy, name_of, policy_names
 
 _PUBLISHED = tomllib.loads((resources.files("imel.bench") / "zoo.toml").read_text())
-"""Settings of the baselines by algorithm and task."""
 
 
 @dataclass(frozen=True)
-class Algorithm(ABC):
-    """An algorithm of the bench."""
+class Algorithm:
+    """An algorithm of the bench: complete settings of a task, and a new model with these."""
 
-    adjustable = True
-    """Whether a user can override its settings."""
-    learns = True
-    """Whether it takes steps to learn; one that does not is only evaluated."""
-
-    @abstractmethod
-    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Everything `make` needs beside task and seed, as plain data."""
-
-    @abstractmethod
-    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
-        """A new model on its own environments."""
+    name: str  # what rows, reports and the command line call it
+    settings: Callable[[Task, Mapping[str, Any]], dict[str, Any]]  # with some overridden
+    make: Callable[[Task, Mapping[str, Any], int], BaseAlgorithm]  # of settings and a seed
+    adjustable: bool = False  # whether a user can override its settings
+    learns: bool = True  # one that does not is only evaluated
 
 
-@dataclass(frozen=True)
-class ImelAlgorithm(Algorithm):
-    """IMeL with one of its policies at their defaults."""
+def _imel(policy: type[Policy]) -> Algorithm:
+    """IMeL with one of its policies at their defaults, the same for all tasks."""
 
-    policy: str
+    def settings(task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        complete = {"policy": name_of(policy), **policy.make_settings(overrides).as_json()}
+        return dict(json.loads(json.dumps(complete)))
 
-    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings and policy options; an override may name either."""
-        settings = find_policy(self.policy).make_settings(overrides)
-        complete = {"policy": self.policy, **settings.as_json()}
-        plain: dict[str, Any] = json.loads(json.dumps(complete))
-        return plain
-
-    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> IMeL:
-        """A new model on its own environments."""
+    def make(task: Task, settings: Mapping[str, Any], seed: int) -> IMeL:
         if settings["backend"] == "envpool":  # one thread unless told otherwise: runs share cores
             env = task.make_envpool(settings["n_envs"], seed, settings["env_threads"] or 1)
         else:
             env = task.make_vector(settings["n_envs"], seed, SideBySide)
         return IMeL(env=env, seed=seed, **settings)
 
+    return Algorithm(name_of(policy), settings, make, adjustable=True)
 
-@dataclass(frozen=True)
-class Baseline(Algorithm):
-    """An algorithm of Stable-Baselines3 with published settings."""
 
-    module: str
-    class_name: str
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    """Published settings that are replaced."""
-    adjustable = False
+def _baseline(name: str, module: str, class_name: str, **fixed: Any) -> Algorithm:
+    """An algorithm of Stable-Baselines3 with published settings, of which some are replaced."""
 
-    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """The published settings for the task, or for its kind."""
-        published = _PUBLISHED[self.class_name.lower()]
-        settings: dict[str, Any] = published.get(task.name, published["default"])
-        return {**settings, **self.fixed, **overrides}
+    def settings(task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        published = _PUBLISHED[class_name.lower()]
+        chosen: dict[str, Any] = published.get(task.name, published["default"])
+        return {**chosen, **fixed, **overrides}
 
-    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
-        """A new model; observations and rewards are normalised as in the zoo."""
+    def make(task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
         arguments = dict(settings)
         env: VecEnv = task.make_vector(arguments.pop("n_envs"), seed)
-        if arguments.pop("normalise"):
+        if arguments.pop("normalise"):  # observations and rewards, as in the zoo
             env = VecNormalize(env, gamma=arguments.get("gamma", 0.99))
-        for name in ("learning_rate", "clip_range"):
-            if isinstance(arguments.get(name), str):  # "lin_0.1": from there to zero, as in the zoo
-                start = float(arguments[name].removeprefix("lin_"))
-                arguments[name] = LinearSchedule(start, 0.0, 1.0)
-        if "policy_kwargs" in arguments:
-            options = dict(arguments["policy_kwargs"])
-            if "activation_fn" in options:  # named in settings, which are plain data
-                options["activation_fn"] = getattr(nn, options["activation_fn"])
-            arguments["policy_kwargs"] = options
-        algorithm = getattr(importlib.import_module(self.module), self.class_name)
-        policy = arguments.pop("policy", "MlpPolicy")
-        model = algorithm(policy, env, seed=seed, device="cpu", **arguments)
-        assert isinstance(model, BaseAlgorithm)
-        return model
+        for each in ("learning_rate", "clip_range"):
+            if isinstance(arguments.get(each), str):  # "lin_0.1": from there to zero, as in the zoo
+                start = float(arguments[each].removeprefix("lin_"))
+                arguments[each] = LinearSchedule(start, 0.0, 1.0)
+        options = dict(arguments.pop("policy_kwargs", {}))
+        if "activation_fn" in options:  # named in settings, which are plain data
+            options["activation_fn"] = getattr(nn, options["activation_fn"])
+        algorithm: type[BaseAlgorithm] = getattr(importlib.import_module(module), class_name)
+        arguments |= {"policy": arguments.get("policy", "MlpPolicy"), "policy_kwargs": options}
+        return algorithm(env=env, seed=seed, device="cpu", **arguments)
+
+    return Algorithm(name, settings, make)
 
 
 class RandomActions(BaseAlgorithm):
@@ -128,94 +102,51 @@ class RandomActions(BaseAlgorithm):
         pass
 
     def learn(
-        self,
-        total_timesteps: int,
-        callback: MaybeCallback = None,
-        log_interval: int = 100,
-        tb_log_name: str = "random",
-        reset_num_timesteps: bool = True,
-        progress_bar: bool = False,
+        self, total_timesteps: int, callback: MaybeCallback = None, *others: Any, **named: Any
     ) -> Self:
         """Begin and end at once."""
-        _, hooks = self._setup_learn(
-            total_timesteps, callback, reset_num_timesteps, tb_log_name, progress_bar
-        )
+        _, hooks = self._setup_learn(total_timesteps, callback, *others, **named)
         hooks.on_training_start(locals(), globals())
         hooks.on_training_end()
         return self
 
-    def predict(
-        self,
-        observation: NDArray[Any] | dict[str, NDArray[Any]],
-        state: tuple[NDArray[Any], ...] | None = None,
-        episode_start: NDArray[Any] | None = None,
-        deterministic: bool = False,
-    ) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:
+    def predict(self, observation: Any, *others: Any, **named: Any) -> tuple[NDArray[Any], None]:
         """A new action for each observation, asked to be deterministic or not."""
-        del episode_start, deterministic
         part = next(iter(observation.values())) if isinstance(observation, dict) else observation
-        return np.stack([self._actions.sample() for _ in part]), state
+        return np.stack([self._actions.sample() for _ in part]), None
 
 
-@dataclass(frozen=True)
-class Chance(Algorithm):
-    """Acts at random: what a score of zero is."""
-
-    adjustable = learns = False
-
-    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """There are none."""
-        return {}
-
-    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
-        """A model with nothing to learn."""
-        return RandomActions(task.make_vector(1, seed), seed)
-
-
-@dataclass(frozen=True)
-class UpsideDown(Algorithm):
-    """Upside-Down RL, with one setting for all tasks."""
-
-    adjustable = False
-
-    def settings(self, task: Task, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Its defaults."""
-        return asdict(UdrlSettings(**overrides))
-
-    def make(self, task: Task, settings: Mapping[str, Any], seed: int) -> BaseAlgorithm:
-        """A new model on its own environments."""
-        return Udrl(task.make_vector(settings["n_envs"], seed), seed, UdrlSettings(**settings))
-
-
-ALGORITHMS: dict[str, Algorithm] = {
-    "mki": ImelAlgorithm("MkiPolicy"),
-    "np": ImelAlgorithm("NpPolicy"),
-    "anp": ImelAlgorithm("AnpPolicy"),
-    "regressor": ImelAlgorithm("RegressorPolicy"),
-    "nearest": ImelAlgorithm("NearestPolicy"),
-    "ridge": ImelAlgorithm("RidgePolicy"),
-    "trpo": Baseline("sb3_contrib", "TRPO"),
+_OTHERS: Mapping[str, Algorithm] = {
+    "trpo": _baseline("trpo", "sb3_contrib", "TRPO"),
     # No normalisation, as the paper ran it
-    "trpo-plain": Baseline("sb3_contrib", "TRPO", fixed={"normalise": False}),
-    "ppo": Baseline("stable_baselines3", "PPO"),
-    "udrl": UpsideDown(),
-    "random": Chance(),
+    "trpo-plain": _baseline("trpo-plain", "sb3_contrib", "TRPO", normalise=False),
+    "ppo": _baseline("ppo", "stable_baselines3", "PPO"),
+    "random": Algorithm(  # what a score of zero is
+        "random",
+        lambda task, overrides: {},
+        lambda task, settings, seed: RandomActions(task.make_vector(1, seed), seed),
+        learns=False,
+    ),
 }
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """The algorithm of this name; refuses one that is unknown or not installed."""
-    if name not in ALGORITHMS:
-        raise ImelError(f"unknown algorithm '{name}'; {nearest_name(name, ALGORITHMS)}")
-    algorithm = ALGORITHMS[name]
-    if isinstance(algorithm, Baseline) and importlib.util.find_spec(algorithm.module) is None:
-        raise ImelError(f"'{name}' needs {algorithm.module}: install imel with its 'bench' extra")
-    return algorithm
+    """A baseline, or IMeL with the policy of this name; refuses what is not there."""
+    if name.startswith("trpo") and importlib.util.find_spec("sb3_contrib") is None:
+        raise ImelError(f"'{name}' needs sb3_contrib: install imel with its 'bench' extra")
+    if name in _OTHERS:
+        return _OTHERS[name]
+    try:
+        return _imel(find_policy(name))
+    except SettingsError:
+        if ":" in name:
+            raise
+        hint = nearest_name(name, [*policy_names(), *_OTHERS])
+        raise ImelError(f"unknown algorithm '{name}'; {hint} (or module:Class)") from None
 
 
 def settings_hash(task: Task, settings: Mapping[str, Any]) -> str:
     """Ten digits that change with any setting or with the task's environment."""
-    document = {"environment": task.as_json(), "settings": dict(settings)}
-    # Through JSON once: numbers then have one spelling, whether given as 1 or 1.0
-    plain = json.loads(json.dumps(document), parse_int=float)
+    document = json.dumps({"environment": task.as_json(), "settings": dict(settings)})
+    plain = json.loads(document, parse_int=float)  # 1 and 1.0 are one number
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:10]

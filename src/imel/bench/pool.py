@@ -1,6 +1,5 @@
-"""Where runs are carried out: what a launcher starts them on and hears of them.
+"""Where runs are carried out: what pools share, and the pool of this machine, one run a process.
 
-Here is the pool of this machine, one run a process, so that none takes another with it;
 `imel.bench.ray_pool` and `imel.bench.slurm_pool` are those of clusters.
 """
 
@@ -12,22 +11,19 @@ import signal
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import isfinite
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Protocol
+from typing import Any
 
 from imel.bench.run import Run, train
 from imel.bench.store import Row
-from imel.errors import ImelError
+from imel.errors import ImelError, one_line
 
-RETRIES = 3
-"""How often a run of a cluster starts over: its machine or process dies, or its system fails it."""
-ITS_SYSTEM = (OSError, MemoryError)
-"""Exceptions that need not happen elsewhere. Others are the run's own, and would come again."""
+_ITS_SYSTEM = (OSError, MemoryError)  # need not happen elsewhere; others would come again
 _SECONDS_TO_STOP = 5.0
 
 
@@ -35,10 +31,9 @@ _SECONDS_TO_STOP = 5.0
 class Failure:
     """Why a run has no result."""
 
-    error: str
-    """One line."""
-    traceback: str | None = None
-    """Where it was raised, if it was raised at all."""
+    error: str  # one line
+    traceback: str | None = None  # where it was raised, if it was raised at all
+    lost: bool = False  # its machine or process failed it, so that it may succeed elsewhere
 
 
 @dataclass(frozen=True)
@@ -46,117 +41,131 @@ class Finished:
     """All rows of a run that has come to its end."""
 
     rows: list[Row]
+    stored: bool = False  # whether they are in the store already
 
 
 Message = Row | Finished | Failure
 """A row just recorded, without the columns that are the same in all, or how the run ended."""
 
 
-class Pool(Protocol):
-    """Carries out runs, several at a time. What the caller calls a run is its key."""
-
-    def has_room(self) -> bool:
-        """Whether another run would start at once."""
-
-    def start(self, key: Hashable, run: Run) -> None:
-        """Begin a run."""
-
-    def stop(self, key: Hashable) -> None:
-        """Give up a run: nothing more is heard of it."""
-
-    def messages(self, seconds: float) -> list[tuple[Hashable, Message]]:
-        """What has happened, after waiting so long at most; a run that has ended is forgotten."""
-
-    def close(self) -> None:
-        """Give up what is still under way."""
-
-
-def carry_out(
-    run: Run, tell: Callable[[Row], None], raised: tuple[type[Exception], ...] = ()
-) -> Finished | Failure:
-    """One run in this process; `tell` sees its rows as they are made.
-
-    Whatever goes wrong is its outcome, but for exceptions that are to be `raised`.
-    """
-    warnings.simplefilter("ignore")  # what libraries say of the published settings helps nobody
-    try:
-        return Finished(train(run, on_row=tell))
-    except raised:
-        raise
-    except Exception as error:
-        line = " ".join(str(error).split())
-        kind = type(error).__name__
-        text = line if isinstance(error, ImelError) else f"{kind}: {line}" if line else kind
-        return Failure(text, traceback.format_exc())
-
-
 @dataclass
-class _Worker:
+class Job:
+    """A run under way."""
+
     key: Hashable
-    process: BaseProcess
-    connection: Connection
+    run: Run
+    handle: Any = None  # what the pool knows it by
+    losses: int = 0
 
 
-class Processes:
-    """So many runs at a time, each in a new process that ends with this one."""
+class Pool:
+    """Carries out runs, several at a time; one that is lost starts over.
+
+    What the caller calls a run is its key. A kind of pool has `_begin`, `_end` and `_hear`.
+    """
+
+    retries = 3  # how often a run starts over whose machine, process or system failed it
 
     def __init__(self, jobs: int) -> None:
         self._jobs = jobs
-        self._workers: dict[Connection, _Worker] = {}
+        self.under_way: dict[Hashable, Job] = {}
 
     def has_room(self) -> bool:
         """Whether another run would start at once."""
-        return len(self._workers) < self._jobs
+        return len(self.under_way) < self._jobs
 
     def start(self, key: Hashable, run: Run) -> None:
         """Begin a run."""
-        context = multiprocessing.get_context("spawn")
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_work, args=(run, theirs), daemon=True)
-        with _interrupt_held_back():
-            process.start()
-        theirs.close()  # so that the worker's death, of whatever kind, closes the pipe
-        self._workers[ours] = _Worker(key, process, ours)
+        self.under_way[key] = Job(key, run)
+        self._begin(self.under_way[key])
 
     def stop(self, key: Hashable) -> None:
         """Give up a run: nothing more is heard of it."""
-        self._end([worker for worker in self._workers.values() if worker.key == key])
+        self._end(self.under_way.pop(key))
 
     def messages(self, seconds: float) -> list[tuple[Hashable, Message]]:
         """What has happened, after waiting so long at most; a run that has ended is forgotten."""
-        heard = []
-        for ready in wait(list(self._workers), timeout=seconds):
-            assert isinstance(ready, Connection)
-            worker = self._workers[ready]
-            message = self._receive(worker)
+        heard: list[tuple[Hashable, Message]] = []
+        for job, message in self._hear(seconds):
+            if isinstance(message, Failure) and message.lost and self.retries:
+                job.losses += 1
+                if job.losses <= self.retries:
+                    self._begin(job)
+                    continue
+                message = replace(message, error=f"lost {job.losses} times: {message.error}")
             if isinstance(message, Finished | Failure):
-                self._end([worker])
-            heard.append((worker.key, message))
+                del self.under_way[job.key]
+            heard.append((job.key, message))
         return heard
 
     def close(self) -> None:
         """Give up what is still under way."""
-        self._end(list(self._workers.values()))
+        for key in list(self.under_way):
+            self.stop(key)
 
-    def _receive(self, worker: _Worker) -> Message:
+    def _begin(self, job: Job) -> None:
+        raise NotImplementedError
+
+    def _end(self, job: Job) -> None:
+        raise NotImplementedError
+
+    def _hear(self, seconds: float) -> list[tuple[Job, Message]]:
+        raise NotImplementedError
+
+
+def carry_out(run: Run, tell: Callable[[Row], None]) -> Finished | Failure:
+    """One run in this process; `tell` sees its rows as they are made."""
+    warnings.simplefilter("ignore")  # what libraries say of the published settings helps nobody
+    try:
+        rows = train(run, on_row=tell)
+    except Exception as error:
+        text = " ".join(str(error).split()) if isinstance(error, ImelError) else one_line(error)
+        return Failure(text, traceback.format_exc(), isinstance(error, _ITS_SYSTEM))
+    returns = [row[name] for row in rows for name in ("train_return", "eval_return")]
+    if not all(value is None or isfinite(value) for value in returns):
+        return Failure("a return of it is no finite number")
+    return Finished(rows)
+
+
+class Processes(Pool):
+    """So many runs at a time, each in a new process that ends with this one."""
+
+    retries = 0
+
+    def _begin(self, job: Job) -> None:
+        context = multiprocessing.get_context("spawn")
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_work, args=(job.run, theirs), daemon=True)
+        with _interrupt_held_back():
+            process.start()
+        theirs.close()  # so that the worker's death, of whatever kind, closes the pipe
+        job.handle = (process, ours)
+
+    def _end(self, job: Job) -> None:
+        process, connection = job.handle
+        process.terminate()
+        process.join(_SECONDS_TO_STOP)
+        process.kill()
+        process.join()
+        connection.close()
+
+    def _hear(self, seconds: float) -> list[tuple[Job, Message]]:
+        jobs = {job.handle[1]: job for job in self.under_way.values()}
+        return [(jobs[ready], self._receive(jobs[ready])) for ready in wait(jobs, seconds)]
+
+    def _receive(self, job: Job) -> Message:
+        process, connection = job.handle
         try:
-            message: Message = worker.connection.recv()
+            message: Message = connection.recv()
         except (EOFError, OSError):
-            worker.process.join()
-            return Failure(_how_it_ended(worker.process.exitcode))
+            process.join()
+            code = process.exitcode or 0
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            message = Failure(f"its process left no result: {how}")
         if isinstance(message, Finished | Failure):
-            worker.process.join()
+            process.join()
+            connection.close()
         return message
-
-    def _end(self, workers: Sequence[_Worker]) -> None:
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            worker.process.join(_SECONDS_TO_STOP)
-            worker.process.kill()
-            worker.process.join()
-            worker.connection.close()
-            del self._workers[worker.connection]
 
 
 @contextmanager
@@ -170,18 +179,9 @@ def _interrupt_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
-def _how_it_ended(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"its process was killed by signal {-exitcode} ({signal.Signals(-exitcode).name})"
-    return f"its process ended with exit code {exitcode} and no result"
-
-
-# --- in the worker ---
-
-
 def _work(run: Run, connection: Connection) -> None:
     """One run: its rows, and how it ended, to the launcher."""
-    _end_with_launcher()
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
     connection.send(carry_out(run, tell=connection.send))
 
 
@@ -189,9 +189,5 @@ def _end_with_launcher() -> None:
     """No run goes on without a launcher: the next one would do it a second time."""
     launcher = multiprocessing.parent_process()
     assert launcher is not None
-
-    def watch() -> None:
-        wait([launcher.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
+    wait([launcher.sentinel])
+    os._exit(1)

@@ -4,44 +4,38 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from stable_baselines3.common.base_class import BaseAlgorithm
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
 from imel.bench.algorithms import find_algorithm, settings_hash
-from imel.bench.store import Row
-from imel.bench.tasks import Task, find_task
-from imel.bench.udrl import Commanded, Udrl
-from imel.runs.provenance import provenance
+from imel.bench.store import IDENTITY, Row
+from imel.bench.tasks import find_task
+from imel.runs.stored import provenance
 
-POINTS = 50
-"""Rows of a learning curve."""
-EVALUATIONS = 10
-"""Rows of it with a deterministic evaluation."""
-EPISODES, FINAL_EPISODES = 5, 20
-"""Episodes of an evaluation, and of the one at the end."""
+POINTS = 50  # rows of a learning curve
+EVALUATIONS = 10  # rows of it with a deterministic evaluation
+EPISODES, FINAL_EPISODES = 5, 20  # of an evaluation, and of the one at the end
 _EVALUATION_ENVS = 5
-_EVALUATION_SEED = 1_000_000
-"""Added to the run's seed, so that no evaluation starts where training did."""
+_EVALUATION_SEED = 1_000_000  # added to the run's: no evaluation starts where training did
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is to be run."""
+    """What is to be run; overrides are settings that differ from the algorithm's own."""
 
     task: str
     algorithm: str
     seed: int
     steps: int
     overrides: Mapping[str, Any] = field(default_factory=dict)
-    """Settings that differ from the algorithm's own, where it takes any."""
 
     def settings(self) -> dict[str, Any]:
         """The complete settings of the algorithm on the task."""
@@ -49,23 +43,17 @@ class Run:
 
     def identity(self) -> dict[str, Any]:
         """The columns that tell this run from any other."""
-        return {
-            "task": self.task,
-            "algorithm": self.algorithm,
-            "settings_hash": settings_hash(find_task(self.task), self.settings()),
-            "seed": self.seed,
-            "steps": self.steps,
-        }
+        digest = settings_hash(find_task(self.task), self.settings())
+        return dict(
+            zip(IDENTITY, (self.task, self.algorithm, digest, self.seed, self.steps), strict=True)
+        )
 
 
 class LearningCurve(BaseCallback):
     """Records rows at iteration boundaries; the time of its evaluations does not count."""
 
     def __init__(
-        self,
-        steps: int,
-        evaluate: Callable[[BaseAlgorithm, int], list[float]],
-        on_row: Callable[[Row], None],
+        self, steps: int, evaluate: Callable[[int], list[float]], on_row: Callable[[Row], None]
     ) -> None:
         super().__init__()
         self.rows: list[Row] = []
@@ -84,10 +72,10 @@ class LearningCurve(BaseCallback):
 
     def _on_rollout_start(self) -> None:
         step = self.model.num_timesteps
-        if step * POINTS // self._steps > self._points:
-            self._points = step * POINTS // self._steps
-            due = step * EVALUATIONS // self._steps > self._evaluations
-            self._evaluations = step * EVALUATIONS // self._steps
+        points, evaluations = (step * n // self._steps for n in (POINTS, EVALUATIONS))
+        if points > self._points:
+            due, self._points = evaluations > self._evaluations, points
+            self._evaluations = evaluations
             self._record(EPISODES if due else 0, final=False)
 
     def _on_training_end(self) -> None:
@@ -96,7 +84,7 @@ class LearningCurve(BaseCallback):
     def _record(self, episodes: int, final: bool) -> None:
         before = _clocks()
         seconds, cpu_seconds = before - self._start - self._evaluating
-        returns = self._evaluate(self.model, episodes) if episodes else None
+        returns = self._evaluate(episodes) if episodes else None
         row = {
             "step": self.model.num_timesteps,
             "train_return": float(np.mean(self._returns)) if self._returns else None,
@@ -119,49 +107,29 @@ def _clocks() -> NDArray[np.float64]:
 
 
 def train(run: Run, on_row: Callable[[Row], None] = lambda row: None) -> list[Row]:
-    """Learn for the run's steps and evaluate: its rows, the last of them with `final` set.
-
-    `on_row` sees each row's own columns as soon as there are any.
-    """
+    """Learn and evaluate: the run's rows, the last of them final; `on_row` sees each at once."""
     torch.set_num_threads(1)  # runs go side by side, one core each
-    task, algorithm, settings = find_task(run.task), find_algorithm(run.algorithm), run.settings()
-    constant = {
-        **run.identity(),
-        "overrides": dict(run.overrides),
-        "settings": settings,
-        "environment": task.as_json(),
-        **provenance(),
-    }
-    model = algorithm.make(task, settings, run.seed)
+    task, settings = find_task(run.task), run.settings()
+    constant = {**run.identity(), "overrides": dict(run.overrides), "settings": settings}
+    constant |= {"environment": task.as_json(), **provenance()}
+    model = find_algorithm(run.algorithm).make(task, settings, run.seed)
     env = model.get_env()
-    evaluation_env = _evaluation_env(task, run.seed, model)
+    assert env is not None
+    evaluated: VecEnv = task.make_vector(_EVALUATION_ENVS, run.seed + _EVALUATION_SEED)
+    if isinstance(env, VecNormalize):  # observations as in training, rewards as they are
+        evaluated = VecNormalize(evaluated, training=False, norm_reward=False)
 
-    def evaluate(model: BaseAlgorithm, episodes: int) -> list[float]:
+    def evaluate(episodes: int) -> list[float]:
         # From the same starts every time, whatever the algorithm
-        evaluation_env.seed(run.seed + _EVALUATION_SEED)
+        evaluated.seed(run.seed + _EVALUATION_SEED)
         if isinstance(env, VecNormalize):
-            sync_envs_normalization(env, evaluation_env)
+            sync_envs_normalization(env, evaluated)
         returns, _ = evaluate_policy(
-            model, evaluation_env, episodes, deterministic=True, return_episode_rewards=True
+            model, evaluated, episodes, deterministic=True, return_episode_rewards=True
         )
-        assert isinstance(returns, list)
-        return [float(value) for value in returns]
+        return [float(value) for value in np.asarray(returns)]
 
     curve = LearningCurve(run.steps, evaluate, on_row)
-    try:
+    with closing(env), closing(evaluated):
         model.learn(run.steps, callback=curve)
-    finally:
-        evaluation_env.close()
-        if env is not None:
-            env.close()
     return [constant | row for row in curve.rows]
-
-
-def _evaluation_env(task: Task, seed: int, model: BaseAlgorithm) -> VecEnv:
-    """Environments of their own; observations are as in training, rewards never normalised."""
-    env = task.make_vector(_EVALUATION_ENVS, seed + _EVALUATION_SEED)
-    if isinstance(model, Udrl):
-        return Commanded(env, model.evaluation_command)
-    if isinstance(model.get_env(), VecNormalize):
-        return VecNormalize(env, training=False, norm_reward=False)
-    return env

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from imel.bench.pool import ITS_SYSTEM, RETRIES, Failure, Finished, Message, carry_out
+from imel.bench.pool import Failure, Finished, Job, Message, Pool, carry_out
 from imel.bench.run import Run
 from imel.bench.store import Store
 from imel.errors import ImelError
 from imel.extras import require
 
-_MOST = 1000
-"""Jobs at a time unless told otherwise, which is also how many elements SLURM's arrays may have."""
+_MOST = 1000  # jobs at a time unless told otherwise; as many as SLURM's arrays may have
 _ONE_THREAD = "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1"
 
 
@@ -41,20 +40,10 @@ class Request:
         return ", ".join([*words, *self.sbatch])
 
 
-@dataclass
-class _Job:
-    key: Hashable
-    run: Run
-    attempts: int = 0
-    submitted: Any = None
-    """submitit's job, once it has been submitted."""
-
-
-class SlurmPool:
+class SlurmPool(Pool):
     """A job for each run; jobs that are started together are one job array.
 
-    Jobs put their results into the store themselves, so that these outlive the command. The store
-    has to be on a file system that all machines share.
+    Jobs put results into the store themselves, on a file system that all machines share.
     """
 
     def __init__(
@@ -65,11 +54,12 @@ class SlurmPool:
         jobs: int | None,
         cluster: str = "slurm",
     ) -> None:
+        super().__init__(jobs or _MOST)
         self._submitit = require("submitit", "slurm")
         if cluster == "slurm" and shutil.which("srun") is None:
             raise ImelError("SLURM's srun is not on this machine: run on a login node of a cluster")
-        self._store, self._jobs = store, jobs or _MOST
-        self._executor = self._submitit.AutoExecutor(logs(store), cluster)
+        self._store, self.logs = store, store.folder / "slurm"
+        self._executor = self._submitit.AutoExecutor(self.logs, cluster)
         self._executor.update_parameters(
             name="imel",
             cpus_per_task=1,
@@ -79,68 +69,38 @@ class SlurmPool:
             slurm_additional_parameters=dict(options),
             slurm_setup=[_ONE_THREAD],
         )
-        self._running: dict[Hashable, _Job] = {}
 
-    def has_room(self) -> bool:
-        """Whether another run would be submitted at once."""
-        return len(self._running) < self._jobs
+    def _begin(self, job: Job) -> None:
+        job.handle = None  # submitted with the others of this round
 
-    def start(self, key: Hashable, run: Run) -> None:
-        """Let a run be submitted with the others of this round."""
-        self._running[key] = _Job(key, run)
+    def _end(self, job: Job) -> None:
+        if job.handle is not None:
+            job.handle.cancel(check=False)
 
-    def stop(self, key: Hashable) -> None:
-        """Give up a run: nothing more is heard of it."""
-        job = self._running.pop(key)
-        if job.submitted is not None:
-            job.submitted.cancel(check=False)
-
-    def messages(self, seconds: float) -> list[tuple[Hashable, Message]]:
-        """What has happened, after waiting so long at most; a run that has ended is forgotten."""
-        self._submit([job for job in self._running.values() if job.submitted is None])
-        ended = [job for job in self._running.values() if job.submitted.done()]
+    def _hear(self, seconds: float) -> list[tuple[Job, Message]]:
+        if new := [job for job in self.under_way.values() if job.handle is None]:
+            self._submit(new)
+        ended = [job for job in self.under_way.values() if job.handle.done()]
         if not ended:
             time.sleep(seconds)
-        heard: list[tuple[Hashable, Message]] = []
-        for job in ended:
-            outcome = self._outcome(job)
-            if outcome is not None:
-                del self._running[job.key]
-                heard.append((job.key, outcome))
-        return heard
+        return [(job, self._outcome(job)) for job in ended]
 
-    def close(self) -> None:
-        """Cancel what is still under way."""
-        for key in list(self._running):
-            self.stop(key)
-
-    def _submit(self, jobs: list[_Job]) -> None:
-        if not jobs:
-            return
+    def _submit(self, jobs: list[Job]) -> None:
         runs = [job.run for job in jobs]
         try:
             submitted = self._executor.map_array(_work, runs, [self._store.folder] * len(runs))
         except RuntimeError as error:  # of submitit: what sbatch has said
             raise ImelError(f"SLURM refused the jobs: {error}") from None
         for job, own in zip(jobs, submitted, strict=True):
-            job.submitted = own
+            job.handle = own
 
-    def _outcome(self, job: _Job) -> Finished | Failure | None:
-        """How a run ended, or None if it is to be submitted once more."""
+    def _outcome(self, job: Job) -> Finished | Failure:
         try:
-            outcome: Finished | Failure = job.submitted.result()
+            outcome: Finished | Failure = job.handle.result()
         except self._submitit.core.utils.UncompletedJobError as error:
-            if job.attempts < RETRIES:
-                job.attempts, job.submitted = job.attempts + 1, None
-                return None
-            printed = f"it has printed into {job.submitted.paths.stderr}"
-            return Failure(f"its job was lost {RETRIES + 1} times; {printed}", str(error))
+            printed = f"its job has printed into {job.handle.paths.stderr}"
+            return Failure(printed, str(error), lost=True)
         return outcome
-
-
-def logs(store: Store) -> Path:
-    """The folder of what jobs print."""
-    return store.folder / "slurm"
 
 
 def _work(run: Run, folder: Path) -> Finished | Failure:
@@ -148,8 +108,9 @@ def _work(run: Run, folder: Path) -> Finished | Failure:
     store = Store(folder)
     done = store.final_row(run.identity())
     if done is not None:  # by a job of an earlier command, which was killed
-        return Finished([done])
-    outcome = carry_out(run, tell=lambda row: None, raised=ITS_SYSTEM)
+        return Finished([done], stored=True)
+    outcome = carry_out(run, tell=lambda row: None)
     if isinstance(outcome, Finished):
         store.add(outcome.rows)
+        return Finished(outcome.rows[-1:], stored=True)
     return outcome

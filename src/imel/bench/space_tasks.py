@@ -1,7 +1,4 @@
-"""Small tasks of the suite `spaces`: several choices, a Dict of sensors, pixels.
-
-Gymnasium makes them by `imel.bench.space_tasks:Levers-v0` and the like.
-"""
+"""Small tasks of the suite `spaces`: `imel.bench.space_tasks:Levers-v0`, Sensors and Catch."""
 
 from __future__ import annotations
 
@@ -13,10 +10,7 @@ from gymnasium import spaces
 
 
 class Levers(gym.Env[Any, Any]):
-    """Set several levers as the lamps say, each step anew; the reward is the share that is right.
-
-    At random the return of an episode is near 4.2 of 10.
-    """
+    """Set several levers as the lamps say; the reward is the share that is right. Chance: 4.2."""
 
     action_space: spaces.Space[Any] = spaces.MultiDiscrete([2, 3])
 
@@ -42,10 +36,7 @@ class Levers(gym.Env[Any, Any]):
 
 
 class Sensors(Levers):
-    """The same two levers as bits; the lamps are parts of a Dict, beside a part that says nothing.
-
-    At random the return is 5 of 10.
-    """
+    """Two levers as bits; the lamps are parts of a Dict, beside noise. Chance: 5."""
 
     action_space = spaces.MultiBinary(2)
 
@@ -63,10 +54,7 @@ class Sensors(Levers):
 
 
 class Catch(gym.Env[Any, Any]):
-    """Catch a ball that falls through a grid, seen as an image; 1 if caught, -1 if not.
-
-    At random the return is near -0.6.
-    """
+    """Catch a ball that falls through a grid, seen as an image; 1 if caught, else -1."""
 
     def __init__(self, cells: int = 6, size: int = 84) -> None:
         self._cells, self._pixels = cells, size // cells

@@ -1,9 +1,7 @@
 """Checkpoints: one safetensors file with a manifest in its metadata. No pickle, ever.
 
 Everything saved is a tensor or plain JSON. The manifest names the format, the schema, the library
-versions, the configuration, and a sha256 of all tensors; its own sha256 stands beside it. Files are
-written under a temporary name in the same folder, flushed to disk and renamed, so that a name
-always holds a whole file.
+versions, the configuration, and a sha256 of all tensors; its own sha256 stands beside it.
 """
 
 from __future__ import annotations
@@ -25,8 +23,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from imel.checkpoints.contents import check_values
-from imel.errors import CheckpointError
+from imel.checkpoints.contents import check_values, under
+from imel.errors import CheckpointError, one_line
 from imel.files import write_atomically
 
 Contents = tuple[Mapping[str, Tensor], Mapping[str, Any]]
@@ -36,11 +34,6 @@ SCHEMA = 1
 """Counts the changes after which older files can no longer be read."""
 LARGEST_FILE, _LONGEST_MANIFEST = 8 << 30, 16 << 20
 """Bytes of a file and characters of a manifest that are read at all."""
-_INVALID_CONFIG = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError),
-    *(RuntimeError, TypeError, ValueError),
-)
-"""Errors raised by invalid configurations."""
 _LIBRARIES = ("imel", "torch", "numpy", "gymnasium", "stable_baselines3", "mujoco")
 
 
@@ -57,8 +50,7 @@ class Checkpoint:
         """Read a file and verify it; refuse anything else. A checkpoint is returned as it is."""
         if isinstance(source, Checkpoint):
             return source
-        path = _existing(source)
-        with _opened(path) as file:
+        with _opened(source) as (path, file):
             manifest = _manifest(path, file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         if _digest(tensors) != manifest.pop("tensors_sha256"):
@@ -76,8 +68,7 @@ Source = str | os.PathLike[str] | Checkpoint
 
 def read_document(source: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what a file's manifest says, without its tensors."""
-    path = _existing(source)
-    with _opened(path) as file:
+    with _opened(source) as (path, file):
         return _manifest(path, file.metadata() or {})
 
 
@@ -107,13 +98,8 @@ def prepare(
     target = path_for(path)
     check_values(tensors, f"{target} is not written")
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    whole = {
-        "format": "imel",
-        "schema": SCHEMA,
-        "versions": library_versions(),
-        "circumstances": circumstances(),
-        **document,
-    }
+    whole = {"format": "imel", "schema": SCHEMA, "versions": library_versions()}
+    whole |= {"circumstances": circumstances(), **document}
 
     def write_it() -> Path:
         manifest = json.dumps({**whole, "tensors_sha256": _digest(copies)}, sort_keys=True)
@@ -126,46 +112,37 @@ def prepare(
     return write_it
 
 
-def _existing(source: str | os.PathLike[str]) -> Path:
-    # What `write` would have made of this name goes before the name itself
-    for path in (path_for(source), Path(source)):
-        if path.is_file():
-            if path.stat().st_size > LARGEST_FILE:
-                raise CheckpointError(f"{path} is larger than {LARGEST_FILE >> 30} GiB")
-            return path
-    raise CheckpointError(f"no such checkpoint: {path_for(source)}")
-
-
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(source: str | os.PathLike[str]) -> Iterator[tuple[Path, Any]]:
+    # What `write` would have made of this name goes before the name itself
+    path = next((p for p in (path_for(source), Path(source)) if p.is_file()), None)
+    if path is None:
+        raise CheckpointError(f"no such checkpoint: {path_for(source)}")
+    if path.stat().st_size > LARGEST_FILE:
+        raise CheckpointError(f"{path} is larger than {LARGEST_FILE >> 30} GiB")
     try:
         with safe_open(path, framework="pt") as file:
-            yield file
+            yield path, file
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path} is not an imel checkpoint, or is damaged: {error}") from None
 
 
 def _manifest(source: Path, metadata: Mapping[str, str]) -> dict[str, Any]:
-    text = metadata.get("manifest")
-    if text is None:
+    text = metadata.get("manifest", "")
+    if not 0 < len(text) <= _LONGEST_MANIFEST:
         raise CheckpointError(f"{source} is a safetensors file, but no imel checkpoint")
-    if len(text) > _LONGEST_MANIFEST:
-        raise CheckpointError(f"{source} has a manifest of {len(text)} characters")
     if _sha256(text.encode()) != metadata.get("manifest_sha256"):
         raise CheckpointError(f"{source} is damaged: checksum of the manifest differs")
-    try:
-        manifest: dict[str, Any] = json.loads(text)
-    except (ValueError, RecursionError):  # also numbers of many digits, and nesting without end
-        raise CheckpointError(f"{source} has a manifest that is no JSON") from None
-    required: dict[str, type] = {
-        **dict.fromkeys(("format", "kind", "policy", "tensors_sha256"), str),
-        **dict.fromkeys(("versions", "circumstances", "settings"), dict),
-    }
+    manifest: Any = None
+    with contextlib.suppress(ValueError, RecursionError):  # many digits, nesting without end
+        manifest = json.loads(text)
+    required: dict[str, type] = dict.fromkeys(("format", "kind", "policy", "tensors_sha256"), str)
+    required |= dict.fromkeys(("versions", "circumstances", "settings"), dict)
     require_entries(manifest, required, source)
     schema = manifest.get("schema")
     if manifest["format"] != "imel" or schema != SCHEMA:
         raise CheckpointError(f"{source} has schema {schema}; this version reads {SCHEMA}")
-    return manifest
+    return dict(manifest)
 
 
 def require_entries(
@@ -188,45 +165,24 @@ def _digest(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_raw(tensor))
+        flat: Any = tensor.view(-1).view(torch.uint8).numpy()  # the bytes, without copying them
+        digest.update(flat)
     return digest.hexdigest()
-
-
-def _raw(tensor: Tensor) -> memoryview:
-    """Return the bytes of a contiguous tensor, without copying them."""
-    flat: Any = tensor.view(-1).view(torch.uint8).numpy()
-    return memoryview(flat)
 
 
 @functools.cache
 def library_versions() -> dict[str, str]:
     """Return the versions of the libraries in use."""
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), **dict.fromkeys(_LIBRARIES, "absent")}
     for name in _LIBRARIES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "absent"
     return versions
 
 
 def circumstances() -> dict[str, Any]:
     """Return what else decides the last bits of a sum: threads, the processor's instructions."""
     return {"threads": torch.get_num_threads(), "cpu": torch.backends.cpu.get_cpu_capability()}
-
-
-# --- what is saved, as flat names ---
-
-
-def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Put `prefix/` before the names of tensors."""
-    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
-
-
-def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors that `prefixed` put under a prefix."""
-    start = f"{prefix}/"
-    return {n.removeprefix(start): t for n, t in tensors.items() if n.startswith(start)}
 
 
 @contextlib.contextmanager
@@ -236,6 +192,6 @@ def building(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except _INVALID_CONFIG as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+    except Exception as error:  # whatever an invalid configuration leads to
+        reason = one_line(error)
         raise CheckpointError(f"{path} describes no model that can be built: {reason}") from None

@@ -1,14 +1,13 @@
 """A run's checkpoints: taken between iterations, kept, found again, and continued bit for bit.
 
-Environments made from an id go on in the midst of their episodes: a checkpoint says how they came
-where they are, and changes nothing. Where that cannot be said (environments given as objects, those
-of a sampler or of EnvPool, observations that are no vectors, an episode of more than 10,000 steps)
-every environment is reset at a checkpoint with a seed made from the run's seed and the iteration,
-in the uninterrupted run as well. Either way a run that was killed ends as it would have ended.
+Environments made from an id go on in the midst of their episodes. Where they cannot be put back
+(docs/reliability.md says where) each is reset at a checkpoint with a seed made from the run's seed
+and the iteration, in the uninterrupted run as well. Either way a killed run ends the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -23,8 +22,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from imel.checkpoints import checkpoint
 from imel.checkpoints.checkpoint import Checkpoint
-from imel.checkpoints.model_file import contents_of
-from imel.checkpoints.snapshot import restorable, snapshot_parts
+from imel.checkpoints.model_file import contents_of, restorable, snapshot_parts
 from imel.environments.replay import LONGEST
 from imel.errors import CheckpointError, ImelError
 
@@ -40,14 +38,8 @@ class RunCheckpoints(BaseCallback):
     """Saves the model to a folder every few iterations, and keeps the last few files.
 
     A thread writes what was copied, while the run goes on; the next checkpoint, and the end, wait
-    for it. If one cannot be written, the run ends then, or goes on without it if `go_on_if_full`;
-    the files of before are whole either way.
-
-    Training that ends before its last step leaves a checkpoint of where it stood, if environments
-    can be put back there; it goes when the run has been finished.
-
-    Where environments are reset at checkpoints, it belongs to the run: whoever continues from one
-    of its files has to use it with the same `every`.
+    for it. Training that ends before its last step leaves a checkpoint of where it stood. Where
+    environments are reset at checkpoints, a run is continued with the same `every`.
     """
 
     def __init__(
@@ -75,15 +67,18 @@ class RunCheckpoints(BaseCallback):
         self._root = next(p for p in (self.folder, *self.folder.absolute().parents) if p.is_dir())
         model = self._algorithm
         model.checkpointed = True
-        between, limit = self.every * model.n_steps, _episode_limit(model)
-        if limit is not None and limit > max(between, LONGEST if restorable(model) else 0):
-            warnings.warn(
-                f"no episode of {limit} steps can end: environments are reset at checkpoints, "
-                f"every {between} steps of each; take one every {-(-limit // model.n_steps)} "
-                "iterations or more",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        assert model.env is not None
+        with contextlib.suppress(AttributeError, NotImplementedError):  # of somebody else's vector
+            (spec,) = model.env.get_attr("spec", [0])
+            between, limit = self.every * model.n_steps, getattr(spec, "max_episode_steps", 0) or 0
+            if limit > max(between, LONGEST if restorable(model) else 0):
+                warnings.warn(
+                    f"no episode of {limit} steps can end: environments are reset at checkpoints, "
+                    f"every {between} steps of each; take one every {-(-limit // model.n_steps)} "
+                    "iterations or more",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
 
     def _on_rollout_start(self) -> None:
         model = self._algorithm
@@ -144,16 +139,6 @@ class RunCheckpoints(BaseCallback):
         return True
 
 
-def _episode_limit(model: IMeL) -> int | None:
-    assert model.env is not None
-    try:
-        (spec,) = model.env.get_attr("spec", [0])
-    except (AttributeError, NotImplementedError):  # of a vector of somebody else's
-        return None
-    limit: int | None = getattr(spec, "max_episode_steps", None)
-    return limit
-
-
 def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
     """Return the checkpoints in a folder, the oldest first; not what a killed writer left."""
     found = [path for path in Path(folder).glob("*") if NAME.fullmatch(path.name)]
@@ -162,9 +147,7 @@ def checkpoints_in(folder: str | os.PathLike[str]) -> list[Path]:
 
 def iteration_of(path: Path) -> int:
     """Return the iteration in the name of a checkpoint."""
-    match = NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1])
+    return int(path.stem.rpartition("-")[2])
 
 
 def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -> Checkpoint | None:
@@ -173,13 +156,11 @@ def latest_checkpoint(folder: str | os.PathLike[str], fall_back: bool = False) -
     A damaged one is refused; with `fall_back` the newest that is whole is taken in its place.
     """
     error: CheckpointError | None = None
-    for path in reversed(checkpoints_in(folder)):
+    for path in checkpoints_in(folder)[: None if fall_back else -2 : -1]:
         try:
             return Checkpoint.read(path)
         except CheckpointError as damage:
             error = error or damage
-            if not fall_back:
-                break
     if error is not None:
         raise error
     return None

@@ -6,9 +6,9 @@ import contextlib
 import io
 import itertools
 import json
-import typing
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ import torch
 import tyro
 from rich.console import Console
 
-from imel.errors import SettingsError, nearest_name
+from imel.errors import SettingsError
 from imel.registry import find_policy
 from imel.runs.layout import BEST
 from imel.runs.stored import StoredRun, find_run
@@ -27,8 +27,6 @@ OwnPolicy = Annotated[str | None, tyro.conf.arg(metavar="MODULE:CLASS")]
 EnvironmentId = Annotated[str | None, tyro.conf.arg(metavar="ENV")]
 Flag = tyro.conf.FlagCreatePairsOff[bool]
 Number = Annotated[int | None, tyro.conf.arg(metavar="N")]
-_PIPE_WIDTH = 160
-"""Of tables where there is no terminal."""
 
 
 @dataclass(frozen=True)
@@ -62,34 +60,26 @@ def parse(
 
     :param description: what the help says first; the class's docstring if not given
     """
-    valid = {"--help", *flags_of(argument_class)}
-    for flag in (word.partition("=")[0].replace("_", "-") for word in argv):
-        if flag.startswith("--") and flag not in valid:
-            raise SettingsError(f"unknown flag '{flag}'; {nearest_name(flag, valid)}")
-    complaint, groups = io.StringIO(), (tyro.conf.OmitArgPrefixes,)
+    words, complaint = [_plain(word) for word in argv], io.StringIO()
+    about: Any = {"prog": prog, "description": description, "config": (tyro.conf.OmitArgPrefixes,)}
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(
-                argument_class, args=argv, prog=prog, description=description, config=groups
-            )
+            return tyro.cli(argument_class, args=words, **about)
     except SystemExit as leaving:
         if not leaving.code:
             raise
-        framed = (line.strip("│ ") for line in complaint.getvalue().splitlines()[1:])
+        framed = [line.strip("│ ") for line in complaint.getvalue().splitlines()[1:]]
         said = " ".join(itertools.takewhile(lambda line: line.strip("─╰╯"), framed))
+        near = [line.split()[0] for line in framed if line[:2] == "--"]
+        if near and said.startswith("Unrecognized"):
+            said += f"; did you mean '{near[0]}'?"
         raise SettingsError(f"{said} (see {prog} --help)") from None
 
 
-def flags_of(argument_class: type[Any]) -> Iterator[str]:
-    """Yield every flag a dataclass stands for."""
-    hints = typing.get_type_hints(argument_class, include_extras=True)
-    for name in (field.name for field in fields(argument_class)):
-        if is_dataclass(hints[name]):
-            yield from flags_of(hints[name])
-        elif tyro.conf.Positional not in getattr(hints[name], "__metadata__", ()):
-            yield f"--{name.replace('_', '-')}"
-            if bool in (hints[name], getattr(hints[name], "__origin__", None)):
-                yield f"--no-{name.replace('_', '-')}"
+def _plain(word: str) -> str:
+    """Write 1e5 as 100000, which is a whole number."""
+    known = re.fullmatch(r"\d+(\.\d+)?e\d+", word) and float(word).is_integer()
+    return f"{float(word):.0f}" if known else word
 
 
 def split_flags(argv: Sequence[str]) -> list[str]:
@@ -112,7 +102,7 @@ def require_at_least(arguments: Any, **least: int) -> None:
 
 
 def settings_from(items: Sequence[str], flag: str = "--set") -> dict[str, Any]:
-    """Settings as typed on the command line: JSON where they are, text (schedules) elsewhere."""
+    """Return settings as typed on a command line: JSON where they are, else text (schedules)."""
     settings: dict[str, Any] = {}
     for item in items:
         key, equals, text = item.partition("=")
@@ -126,7 +116,7 @@ def settings_from(items: Sequence[str], flag: str = "--set") -> dict[str, Any]:
 
 
 def refuse_repeated_flags(argv: Sequence[str]) -> None:
-    """The parser would keep the last and drop the others without a word."""
+    """Refuse a flag that is given twice: the parser would keep the last without a word."""
     flags = [word.partition("=")[0] for word in argv if word.startswith("--")]
     for flag in flags:
         if flags.count(flag) > 1:
@@ -134,8 +124,8 @@ def refuse_repeated_flags(argv: Sequence[str]) -> None:
 
 
 def wide_console() -> Console:
-    """A console for tables, wide enough for them in a pipe."""
+    """Return a console for tables, wide enough for them in a pipe."""
     console = Console()
     if not console.is_terminal:
-        console.width = _PIPE_WIDTH
+        console.width = 160
     return console

@@ -12,39 +12,26 @@ from typing import Annotated, Any
 import tyro
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from imel.bench.launch import choose_pool, grid, launch, unfinished
 from imel.bench.pool import Pool
 from imel.bench.progress import GridProgress
-from imel.bench.slurm_pool import Request, SlurmPool, logs
+from imel.bench.slurm_pool import Request, SlurmPool
 from imel.bench.store import LATEST, Row, Store, identity
-from imel.bench.suites import Suite, find_suite
-from imel.cli.arguments import (
-    Flag,
-    Number,
-    parse,
-    refuse_repeated_flags,
-    require_at_least,
-    settings_from,
-    wide_console,
-)
+from imel.bench.tasks import find_suite
+from imel.cli import arguments as flags
 from imel.errors import SettingsError
 from imel.files import write_atomically
-from imel.report.results import Group, Results, TaskResults, cost_ratio, gather
-from imel.runs.plan import Steps
+from imel.report.results import TaskResults, cost_ratio, gather
 
 _DESCRIPTION = """\
 Run algorithms on tasks, several seeds of each, side by side; print what came of them.
 
 examples:
-  imel bench paper --quick
   imel bench paper                          every task, 5 seeds: the comparison of the paper
-  imel bench long                           a million steps of the larger tasks, against TRPO
-  imel bench untuned                        five tasks on which no setting was chosen
-  imel bench random                         the returns of acting at random
-  imel bench spaces                         discrete actions, a Dict, pixels: beside PPO
-  imel bench --tasks hopper walker2d --algorithms ridge mki trpo --seeds 0 1 2 3 4
+  imel bench long --quick                   only see that a million steps of larger tasks would run
   imel bench --tasks Pendulum-v1 --algorithms ridge --set trust_region=0.01 memory_size=4096
   imel bench paper --slurm --partition cpu --time 600 --sbatch account=lab
   imel bench --table --store runs/bench
@@ -53,7 +40,6 @@ Results are kept in the store. The same command again does only what is missing 
 run counts as done when task, settings, seed and steps agree. So take a new store for new code.
 `imel report` makes tables and figures of a store."""
 
-_SOME_FAILED = 1
 _COLUMNS = ("return of each seed", "median", "min", "max", "stochastic", "seconds", "cpu / trpo")
 
 
@@ -72,14 +58,15 @@ class BenchArguments:
     tasks: Annotated[tuple[str, ...] | None, _of_suite("TASK ...")] = None
     """Tasks by name, or other environments by their Gymnasium id."""
     algorithms: Annotated[tuple[str, ...] | None, _of_suite("NAME ...")] = None
-    """Of ridge, mki, np, anp, nearest, regressor (IMeL), trpo, trpo-plain, ppo, udrl, random."""
+    """Of ridge, mki, np, anp, nearest, regressor (IMeL) or a policy of your own, module:Class;
+    trpo, trpo-plain, ppo, random."""
     seeds: Annotated[tuple[int, ...] | None, _of_suite("N ...")] = None
     """One run for each."""
-    steps: Annotated[Steps | None, tyro.conf.arg(metavar="N")] = None
+    steps: flags.Number = None
     """Environment steps of every run; by default the task's own."""
-    n_envs: Number = None
+    n_envs: flags.Number = None
     """Environments IMeL steps together; the same as --set n_envs=N."""
-    jobs: Number = None
+    jobs: flags.Number = None
     """Runs at a time, each on one core; by default as many as there are cores."""
     ray: Annotated[str | None, tyro.conf.arg(metavar="ADDRESS")] = None
     """Run on a Ray cluster: "local" starts one here, else "auto", HOST:PORT or ray://HOST:PORT."""
@@ -87,111 +74,92 @@ class BenchArguments:
     """Folder of the results; by default results/SUITE (results/paper for random, results/quick for
     a quick one), runs/bench without a suite."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE ...")] = ()
-    """Settings of IMeL, or options of its policy. The baselines are not changed."""
-    slurm: Flag = False
+    """Settings of IMeL's policies. The baselines are not changed."""
+    slurm: flags.Flag = False
     """Run on the SLURM cluster this machine belongs to: a job for each run."""
     job: Request = field(default_factory=Request)
-    quick: Flag = False
+    quick: flags.Flag = False
     """Only see that it runs: two tasks and seeds for 10k steps of a suite, else a seed for 4096."""
-    table: Flag = False
+    table: flags.Flag = False
     """Run nothing; print what is in the store."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    refuse_repeated_flags(argv)
-    arguments: BenchArguments = parse(BenchArguments, argv, "imel bench", _DESCRIPTION)
-    _check(arguments)
-    options = settings_from(arguments.job.sbatch, "--sbatch")
-    suite = _chosen(arguments)
-    console = wide_console()
-    store = Store(suite.store)
-    if arguments.table:
+    flags.refuse_repeated_flags(argv)
+    given: BenchArguments = flags.parse(BenchArguments, argv, "imel bench", _DESCRIPTION)
+    _check(given)
+    options = flags.settings_from(given.job.sbatch, "--sbatch")
+    chosen = {name: getattr(given, name) for name in ("tasks", "algorithms", "seeds", "steps")}
+    chosen = {name: value for name, value in (chosen | {"store": given.store}).items() if value}
+    suite = replace(find_suite(given.suite, given.quick), **chosen)
+    console, store = flags.wide_console(), Store(suite.store)
+    if given.table:
         if not store.folder.is_dir():
             raise SettingsError(f"there is no store at {suite.store}")
         _print_tables(store.rows(), console)
         return 0
-    overrides = settings_from(arguments.set)
-    if arguments.n_envs is not None:
-        overrides["n_envs"] = arguments.n_envs
+    overrides = flags.settings_from(given.set)
+    overrides |= {} if given.n_envs is None else {"n_envs": given.n_envs}
     runs = grid(suite.tasks, suite.algorithms, suite.seeds, suite.steps, overrides)
     todo = unfinished(runs, store)
     console.print(f"{len(todo)} of {len(runs)} runs to do, results in {suite.store}")
-    if arguments.slurm:
-        pool: Pool = SlurmPool(store, arguments.job, options, arguments.jobs)
-        asked = f"each is a SLURM job: {arguments.job}; logs in {logs(store)}"
-        console.print(asked, soft_wrap=True)
+    pool: Pool
+    if given.slurm:
+        pool = SlurmPool(store, given.job, options, given.jobs)
+        console.print(f"each is a SLURM job: {given.job}; logs in {pool.logs}", soft_wrap=True)
     else:
-        pool = choose_pool(arguments.ray, arguments.jobs)
+        pool = choose_pool(given.ray, given.jobs)
     with GridProgress(todo, console) as progress:
         failed = launch(todo, store, pool, progress)
     wanted = {identity(run.identity()) for run in runs}
-    rows = [row for row in store.rows() if identity(row) in wanted]
-    _print_tables(rows, console)
+    _print_tables([row for row in store.rows() if identity(row) in wanted], console)
     with contextlib.suppress(OSError):
         write_atomically(LATEST, str(store.folder).encode())
     console.print("curves and tables of it: imel report", highlight=False)
-    return _SOME_FAILED if failed else 0
+    return 1 if failed else 0
 
 
-def _chosen(arguments: BenchArguments) -> Suite:
-    """The suite, with what was given by flags in place of its own."""
-    suite = find_suite(arguments.suite, arguments.quick)
-    names = ("tasks", "algorithms", "seeds", "steps", "store")
-    given = {name: getattr(arguments, name) for name in names}
-    return replace(suite, **{name: value for name, value in given.items() if value is not None})
-
-
-def _check(arguments: BenchArguments) -> None:
-    require_at_least(arguments, steps=1, jobs=1, n_envs=1)
+def _check(given: BenchArguments) -> None:
+    flags.require_at_least(given, steps=1, jobs=1, n_envs=1)
+    flags.require_at_least(given.job, time=1, memory=0)
     for name in ("tasks", "algorithms", "seeds"):
-        if getattr(arguments, name) == ():
+        if getattr(given, name) == ():
             raise SettingsError(f"--{name} names none")
-    require_at_least(arguments.job, time=1, memory=0)
-    if arguments.job != Request() and not arguments.slurm:
+    if given.job != Request() and not given.slurm:
         raise SettingsError("--partition, --time, --memory and --sbatch need --slurm")
-    if arguments.ray is not None and arguments.slurm:
+    if given.ray is not None and given.slurm:
         raise SettingsError("--ray and --slurm: give one of them")
-    if arguments.seeds and min(arguments.seeds) < 0:
-        raise SettingsError(f"seeds={min(arguments.seeds)} must not be negative")
+    if given.seeds and min(given.seeds) < 0:
+        raise SettingsError(f"seeds={min(given.seeds)} must not be negative")
 
 
 def _print_tables(rows: list[Row], console: Console) -> None:
     results = gather(rows)
-    for table in tables(results):
-        console.print(table)
+    for task in results.tasks:
+        console.print(table(task))
     for line in results.failures:
         console.print(f"failed: {line}", markup=False, soft_wrap=True)
 
 
-def tables(results: Results) -> list[Table]:
-    """A table for each task and number of steps: every seed, medians and ranges, nothing more."""
-    return [_table(task) for task in results.tasks]
-
-
-def _table(results: TaskResults) -> Table:
-    title = f"{results.task}, {results.steps:,} steps"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("algorithm", min_width=9, overflow="fold")
+def table(task: TaskResults) -> Table:
+    """Every seed of one task and number of steps, medians and ranges, nothing more."""
+    title = escape(f"{task.task}, {task.steps:,} steps")
+    found = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    found.add_column("algorithm", min_width=9, overflow="fold")
     for name in _COLUMNS:
         # A narrow terminal breaks the list of seeds, not the numbers
-        table.add_column(name, justify="right", no_wrap=name != _COLUMNS[0])
-    baseline = results.groups.get("trpo")
-    for group in results.groups.values():
-        table.add_row(*_cells(group, baseline))
-    if results.random is not None:
-        table.add_row(*_cells(results.random, None))
-    return table
-
-
-def _cells(group: Group, baseline: Group | None) -> list[str]:
-    returns = group.evaluated
-    ratio = None if baseline is None else cost_ratio(group, baseline)
-    return [
-        group.label,
-        " ".join(f"{value:.1f}" for value in returns),
-        *(f"{value:.1f}" for value in (median(returns), min(returns), max(returns))),
-        f"{median(group.explored):.1f}" if len(group.explored) else "-",
-        f"{median(run.seconds for run in group.runs):.1f}",
-        "-" if ratio is None else f"{ratio:.2f}",
-    ]
+        found.add_column(name, justify="right", no_wrap=name != _COLUMNS[0])
+    baseline = task.groups.get("trpo")
+    for group in [*task.groups.values(), *([task.random] if task.random else [])]:
+        returns, numbers = group.evaluated, group.explored
+        ratio = cost_ratio(group, baseline) if baseline and group is not task.random else None
+        found.add_row(
+            escape(group.label),
+            " ".join(f"{value:.1f}" for value in returns),
+            *(f"{value:.1f}" for value in (median(returns), min(returns), max(returns))),
+            f"{median(numbers):.1f}" if len(numbers) else "-",
+            f"{median(run.seconds for run in group.runs):.1f}",
+            "-" if ratio is None else f"{ratio:.2f}",
+        )
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.runs.evaluation import EVALUATION_SEED, evaluate, record_video
@@ -35,27 +36,17 @@ def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     given: EvalArguments = parse(EvalArguments, argv, "imel eval")
     stored = given.open(episodes=1)
-    env, model = stored.environment(), stored.load()
-    played = {
-        kind: evaluate(model.policy, env, given.episodes, given.seed, kind == "deterministic")
-        for kind in ("deterministic", "stochastic")
-    }
-    if not given.json:
-        print(f"{env}, {given.episodes} episodes, model after {model.num_timesteps:,} steps")
-        for kind, returns in played.items():
-            print(f"{kind:<13}  return {returns}")
-    video = record_video(model.policy, env, stored.folder, given.seed) if given.video else None
-    if given.json:
-        document = {
-            "env": env,
-            "model": str(stored.model_path),
-            "timesteps": model.num_timesteps,
-            "seed": given.seed,
-            "episodes": given.episodes,
-            **{kind: returns.as_json() for kind, returns in played.items()},
-            "video": None if video is None else str(video),
-        }
-        print(json.dumps(document, indent=2))
-    elif video is not None:
-        print(f"video: {video}")
+    env, model, seed = stored.environment(), stored.load(), given.seed
+    said: dict[str, Any] = {"env": env, "model": str(stored.model_path)}
+    said |= {"timesteps": model.num_timesteps, "seed": seed, "episodes": given.episodes}
+    lines = [f"{env}, {given.episodes} episodes, model after {model.num_timesteps:,} steps"]
+    for kind in ("deterministic", "stochastic"):
+        played = evaluate(model.policy, env, given.episodes, seed, kind == "deterministic")
+        said[kind] = played.as_json()
+        lines.append(f"{kind:<13}  return {played}")
+    said["video"] = None
+    if given.video:
+        said["video"] = str(record_video(model.policy, env, stored.folder, seed))
+        lines.append(f"video: {said['video']}")
+    print(json.dumps(said, indent=2) if given.json else "\n".join(lines))
     return 0

@@ -6,11 +6,8 @@ import contextlib
 import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-import tyro
-
-from imel.cli.arguments import Flag, StoredRunArguments, parse
+from imel.cli.arguments import Flag, Number, StoredRunArguments, parse
 from imel.errors import SettingsError
 from imel.explorer import DEMO
 from imel.extras import require
@@ -33,7 +30,7 @@ class ExploreArguments(StoredRunArguments):
 
     demo: Flag = False
     """Open a small trained run that comes with imel, in the place of RUN."""
-    port: Annotated[int | None, tyro.conf.arg(metavar="PORT")] = None
+    port: Number = None
     """Port to listen on. By default the first free one from 8642 on."""
     host: str = "127.0.0.1"
     """Address to listen on. Other machines cannot reach the default."""
@@ -47,9 +44,9 @@ def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     if "--demo" in argv:
         argv = [str(DEMO), *argv]
-    arguments: ExploreArguments = parse(ExploreArguments, argv, "imel explore")
-    if arguments.port is not None and not 1 <= arguments.port < 1 << 16:
-        raise SettingsError(f"port={arguments.port} is not between 1 and {(1 << 16) - 1}")
+    given: ExploreArguments = parse(ExploreArguments, argv, "imel explore")
+    if given.port is not None and not 1 <= given.port < 1 << 16:
+        raise SettingsError(f"port={given.port} is not between 1 and {(1 << 16) - 1}")
     for name in ("fastapi", "uvicorn"):
         require(name, "explorer")
     prepare_drawing()
@@ -57,16 +54,16 @@ def run(argv: Sequence[str]) -> int:
     from imel.explorer.server import check_host, open_port, serve
     from imel.explorer.session import Session
 
-    check_host(arguments.host, arguments.allow_remote)
-    with contextlib.closing(Session(arguments.open())) as session:
+    check_host(given.host, given.allow_remote)
+    with contextlib.closing(Session(given.open())) as session:
         insight = session.prepare()  # a damaged model is refused here
-        with open_port(arguments.host, arguments.port) as listener:
-            name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        with open_port(given.host, given.port) as listener:
+            name = f"[{given.host}]" if ":" in given.host else given.host
             address = f"http://{name}:{listener.getsockname()[1]}/"
             print(f"{session.run.title}: {insight.rows:,} {insight.kind}")
             print(f"{address}  (Ctrl+C ends it)", flush=True)
-            if arguments.browser:
+            if given.browser:
                 webbrowser.open(address)
             with contextlib.suppress(KeyboardInterrupt):  # which is how it is meant to end
-                serve(session, arguments.host, listener)
+                serve(session, given.host, listener)
     return 0

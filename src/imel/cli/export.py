@@ -12,25 +12,18 @@ import torch
 import tyro
 from gymnasium import spaces
 
+from imel import datasets
 from imel.algorithm import IMeL
 from imel.cli.arguments import StoredRunArguments, parse
-from imel.datasets import (
-    memory_columns,
-    play_episodes,
-    write_minari,
-    write_parquet,
-    write_projector,
-)
 from imel.datasets.columns import action_bounds
 from imel.datasets.minari_files import minari_path
 from imel.deploy import write_numpy, write_onnx
 from imel.errors import ImelError
-from imel.pictures.plane import principal_plane
+from imel.pictures.run_pictures import principal_plane
 from imel.registry import name_of
 from imel.runs import layout
 from imel.runs.evaluation import EVALUATION_SEED
-from imel.runs.provenance import provenance
-from imel.runs.stored import StoredRun
+from imel.runs.stored import StoredRun, provenance
 
 _ACTING = {"onnx": ("policy.onnx", write_onnx), "numpy": ("policy.npz", write_numpy)}
 """Formats of the policy itself: name of the file, and what writes it."""
@@ -51,9 +44,7 @@ class ExportArguments(StoredRunArguments):
 
     examples:
       imel export runs/cheetah
-      imel export runs/cheetah --format onnx
       imel export runs/cheetah --format minari --episodes 100 --out imel/cheetah
-      imel export runs/cheetah --format projector --episodes 0 --out cheetah-projector
     """
 
     format: Literal["onnx", "numpy", "parquet", "minari", "projector"] = "parquet"
@@ -69,66 +60,58 @@ class ExportArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: ExportArguments = parse(ExportArguments, argv, "imel export")
-    stored, env = arguments.open(episodes=0), arguments.env
-    acting = _ACTING.get(arguments.format)
-    seeds = [] if acting else [arguments.seed + i for i in range(arguments.episodes)]
+    given: ExportArguments = parse(ExportArguments, argv, "imel export")
+    stored, env = given.open(episodes=0), given.env
+    acting = _ACTING.get(given.format)
+    seeds = [] if acting else [given.seed + i for i in range(given.episodes)]
     if seeds:
         env = stored.environment(", or export the memory alone by --episodes 0")
     model = stored.load()
-    target = _target(arguments, stored, model)  # refused before anything is played
+    target = _target(given, stored, model)  # refused before anything is played
     document = _document(model, stored, env or stored.env)
     if acting:
-        path = Path(target) / acting[0]
+        path = Path(target, acting[0])
         acting[1](model.policy, path, document)
         print(f"{path}: {path.stat().st_size:,} bytes")
         return 0
-    parts = {"memory": memory_columns(model.policy.memory)}
+    parts = {"memory": datasets.memory_columns(model.policy.memory)}
     if env is not None and seeds:
-        parts["evaluation"] = play_episodes(model, env, seeds)
+        parts["evaluation"] = datasets.play_episodes(model, env, seeds)
     embed, states = model.policy.embed, {n: torch.from_numpy(c["states"]) for n, c in parts.items()}
-    if arguments.format == "projector":
+    if given.format == "projector":
         vectors = {source: embed(rows).numpy() for source, rows in states.items()}
-        write_projector(Path(target), vectors, parts)
+        datasets.write_projector(Path(target), vectors, parts)
         print(f"{target}: show it by tensorboard --logdir {target}")
         return 0
     for source, columns in parts.items():
         document["source"] = source
-        if arguments.format == "minari":
+        if given.format == "minari":
             name, played = f"{target}/{source}-v0", seeds if source == "evaluation" else None
-            write_minari(name, columns, model.policy, document["env"], document, played)
+            datasets.write_minari(name, columns, model.policy, document["env"], document, played)
             place = f" in {minari_path(name)}"
         else:
             plane = principal_plane(states["memory"], embed)
             x, y = plane.coordinates(states[source]).T
             name, place = f"{target}/{source}.parquet", ""
-            document["projection"] = plane.labels
-            write_parquet(Path(name), columns, document, {"projection_x": x, "projection_y": y})
+            document["projection"], extra = plane.labels, {"projection_x": x, "projection_y": y}
+            datasets.write_parquet(Path(name), columns, document, extra)
         print(f"{name}: {len(columns['states']):,} transitions{place}")
     return 0
 
 
-def _target(arguments: ExportArguments, stored: StoredRun, model: IMeL) -> str:
+def _target(given: ExportArguments, stored: StoredRun, model: IMeL) -> str:
     """Return the folder, or the part of Minari's ids before the last, with nothing there yet."""
-    if arguments.format == "minari":
-        target = arguments.out or _dataset_name(stored, model)
+    target = given.out or str(stored.folder / f"export-{given.format}")
+    places = [Path(target)]
+    if given.format == "minari":
+        parts = [stored.config.get("env"), name_of(type(model.policy)), f"seed{model.seed}"]
+        name = re.sub(r"[^-_a-zA-Z0-9]", "-", "-".join(filter(None, parts)))
+        target = given.out or f"imel/{name}"
         places = [minari_path(f"{target}/{source}-v0") for source in ("memory", "evaluation")]
-        kind = "the Minari dataset in "
-    else:
-        target = arguments.out or str(stored.folder / f"export-{arguments.format}")
-        places, kind = [Path(target)], ""
     for place in places:
         if place.exists():
-            raise ImelError(
-                f"{kind}{place} exists already and is not overwritten: give another --out"
-            )
+            raise ImelError(f"{place} exists already and is not overwritten: give another --out")
     return target
-
-
-def _dataset_name(stored: StoredRun, model: IMeL) -> str:
-    env, policy = stored.config.get("env"), name_of(type(model.policy))
-    name = "-".join(filter(None, [env, policy, f"seed{model.seed}"]))
-    return f"imel/{re.sub(r'[^-_a-zA-Z0-9]', '-', name)}"
 
 
 def _document(model: IMeL, stored: StoredRun, env: str | None) -> dict[str, Any]:

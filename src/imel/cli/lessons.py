@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import Progress
+from tqdm import tqdm
 
 from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.errors import ImelError
 from imel.explain.lesson_words import episode_words, number, return_words, steps_words
 from imel.explain.reduced import lesson_sizes, random_lessons
 from imel.explain.worth import Worth, lesson_worth
-from imel.pictures.lesson_figures import deletion_figure, lessons_figure
+from imel.pictures.curve import deletion_figure, lessons_figure
+from imel.pictures.style import Array
 from imel.policies import Policy
-from imel.runs.deletion import delete_lessons, play_sampled
-from imel.runs.evaluation import EVALUATION_SEED, evaluate
+from imel.runs.evaluation import EVALUATION_SEED, delete_lessons, evaluate, play_sampled
 from imel.runs.layout import DELETION, LESSONS
-from imel.runs.stored import StoredRun
 
-Array = NDArray[Any]
 Part = tuple[dict[str, Any], list[str]]
 """A part of what is said: for JSON, and as lines."""
 
@@ -37,18 +32,12 @@ _FRESH = 1_000_000
 
 @dataclass(frozen=True)
 class LessonsArguments(StoredRunArguments):
-    """List the largest lessons of a policy that has some (ridge), and draw when they were taught.
+    """List the largest lessons of a policy that has some (ridge), and draw them: lessons.png.
 
-    The picture is lessons.png. The size of a lesson is what it adds to the action: the root mean
-    square over remembered states.
-
-    --worth asks which lessons help and which harm: what each is worth to the return, to first
-    order, by the policy gradient of fresh episodes. --drop-harmful evaluates the policy without
-    those that harm, on other starts. --deletion evaluates it without the lessons that carry most of
-    it, without those of the episodes most alike, and without as many at random.
-
-    All of it is about this policy without what it was taught there, not about what another run
-    would have become.
+    The size of a lesson is what it adds to the action: the root mean square over remembered states.
+    --worth estimates to first order, by the policy gradient of fresh episodes. --deletion takes
+    back the lessons that carry most, those of the episodes most alike, and as many at random. It is
+    about this policy, not about what another run would have become.
 
     examples:
       imel lessons runs/cheetah
@@ -61,17 +50,16 @@ class LessonsArguments(StoredRunArguments):
     worth: Flag = False
     """Estimate what each lesson is worth to the return, with a standard error."""
     drop_harmful: Flag = False
-    """Evaluate the policy without the lessons that are worth less than nothing by two standard
-    errors, and without as many at random. Implies --worth."""
+    """Evaluate the policy without the lessons that harm by two standard errors, and without as many
+    at random. Implies --worth."""
     gradient_episodes: int = 32
     """Episodes with sampled actions, for the policy gradient of --worth."""
     deletion: Flag = False
-    """Evaluate the policy without the 1 %, 5 % and 20 % of lessons that carry the largest shares of
-    it, the most similar, and as many at random; also draw deletion.png."""
+    """Evaluate the policy without 1 %, 5 % and 20 % of its lessons; also draw deletion.png."""
     episodes: int = 10
     """Deterministic episodes of each evaluation."""
     draws: int = 5
-    """Draws of random lessons: which ones are drawn matters more than which episodes are played."""
+    """Draws of random lessons, to compare with."""
     seed: int = EVALUATION_SEED
     """Seed of the episodes, and of the random lessons."""
     json: Flag = False
@@ -80,58 +68,44 @@ class LessonsArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: LessonsArguments = parse(LessonsArguments, argv, "imel lessons")
-    stored = arguments.open(count=1, episodes=1, draws=1, gradient_episodes=4)
-    policy = _policy_of(stored)
-    judged = arguments.worth or arguments.drop_harmful
-    plays = judged or arguments.deletion
-    env = stored.environment() if plays else stored.env or stored.title
+    given: LessonsArguments = parse(LessonsArguments, argv, "imel lessons")
+    stored = given.open(count=1, episodes=1, draws=1, gradient_episodes=4)
+    policy: Any = Policy.load(stored.checkpoint)
+    if not policy.lessons:  # None, or empty
+        held = f"a {type(policy).__name__}, which has memories and no lessons: see imel why"
+        held = held if policy.lessons is None else "a policy that has had no lesson yet"
+        raise ImelError(f"{stored.model_path} holds {held}")
+    judged = given.worth or given.drop_harmful
+    env = stored.environment() if judged or given.deletion else stored.env or stored.title
     columns = ("episodes", "counts", "starts", "ends", "returns")
     lessons = {name: policy.lessons.column(name).cpu().numpy() for name in columns}
     lessons["returns"] = lessons["returns"] / lessons["counts"]  # of an episode on average
     lessons["sizes"] = lesson_sizes(policy)
-    worth = _worth_of(policy, env, arguments) if judged else None
-    if worth is not None:
+    parts: dict[str, Part] = {}
+    if judged:
+        first = given.seed + _FRESH  # which no evaluation plays
+        seeds = range(first, first + given.gradient_episodes)
+        with tqdm(total=1.0, leave=False, disable=given.json or None) as bar:
+            played = play_sampled(policy, env, seeds, lambda done: bar.update(done - bar.n))
+        worth = lesson_worth(policy, played, policy.settings.gamma)
         lessons |= {"worth": worth.values, "errors": worth.errors}
+        parts["worth"] = _judged(worth, lessons["episodes"])
+        if given.drop_harmful:
+            harmful = lessons["episodes"][worth.harmful()]
+            parts["dropped"] = _without_harmful(policy, harmful, env, given)
+    if given.deletion:
+        parts["deletion"] = _delete(policy, stored.folder / DELETION, env, given)
     title, picture = f"{env}: {len(policy.lessons):,} lessons", stored.folder / LESSONS
     lessons_figure(title, lessons).savefig(picture)
-    rows, said = _largest(lessons, arguments.count)
+    rows, said = _largest(lessons, given.count)
     lines = [f"{title}; {said[0]}", *said[1:], f"picture: {picture}"]
-    parts: dict[str, Part] = {}
-    if worth is not None:
-        parts["worth"] = _judged(worth, lessons["episodes"])
-        if arguments.drop_harmful:
-            parts["dropped"] = _without_harmful(policy, worth, env, arguments)
-    if arguments.deletion:
-        parts["deletion"] = _delete(policy, stored.folder / DELETION, env, arguments)
-    if arguments.json:
+    if given.json:
         about = {"model": str(stored.model_path), "lessons": rows, "picture": str(picture)}
         document = about | {name: found for name, (found, _) in parts.items()}
         print(json.dumps(document, indent=2, default=np.ndarray.tolist))
     else:
         print("\n".join(lines + [line for _, said in parts.values() for line in ["", *said]]))
     return 0
-
-
-def _policy_of(stored: StoredRun) -> Any:
-    """Return the trained policy, which has lessons."""
-    policy = Policy.load(stored.checkpoint)
-    if policy.lessons is None:
-        raise ImelError(
-            f"{stored.model_path} holds a {type(policy).__name__}, which has memories and no "
-            "lessons: see imel why"
-        )
-    if not len(policy.lessons):
-        raise ImelError(f"the policy in {stored.model_path} has had no lesson yet")
-    return policy
-
-
-@contextmanager
-def _progress_bar(name: str, quiet: bool) -> Iterator[Callable[[float], None]]:
-    """Show how far some work is, on standard error."""
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        task = bar.add_task(name, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
 
 
 def _largest(lessons: dict[str, Array], count: int) -> tuple[list[dict[str, Any]], list[str]]:
@@ -152,15 +126,6 @@ def _largest(lessons: dict[str, Array], count: int) -> tuple[list[dict[str, Any]
     return rows, [heading, pd.DataFrame(table).to_string(index=False, col_space=13)]
 
 
-def _worth_of(policy: Any, env: str, arguments: LessonsArguments) -> Worth:
-    """Estimate what lessons are worth from episodes that no evaluation plays."""
-    first = arguments.seed + _FRESH
-    seeds = range(first, first + arguments.gradient_episodes)
-    with _progress_bar("policy gradient", arguments.json) as progress:
-        played = play_sampled(policy, env, seeds, progress)
-    return lesson_worth(policy, played, policy.settings.gamma)
-
-
 def _judged(worth: Worth, episodes: Array) -> Part:
     """Return which lessons help and harm, how many would by chance, and the worth of each."""
     count, harmful, helpful = len(episodes), episodes[worth.harmful()], episodes[worth.scores > 2.0]
@@ -174,18 +139,17 @@ def _judged(worth: Worth, episodes: Array) -> Part:
     ]
 
 
-def _without_harmful(policy: Any, worth: Worth, env: str, arguments: LessonsArguments) -> Part:
+def _without_harmful(policy: Any, harmful: Array, env: str, given: LessonsArguments) -> Part:
     """Evaluate the policy without the lessons that harm, and without as many at random."""
-    harmful = policy.lessons.column("episodes").cpu().numpy()[worth.harmful()]
     if not len(harmful):
         return {"lessons": []}, ["no lesson harms by two standard errors: nothing is dropped"]
-    count, episodes, seed = len(harmful), arguments.episodes, arguments.seed
+    count, episodes, seed = len(harmful), given.episodes, given.seed
 
     def returns(lessons: Array) -> Array:
         return np.array(evaluate(policy.without(lessons=lessons), env, episodes, seed).returns)
 
     whole, without = returns(harmful[:0]), returns(harmful)
-    draws = [random_lessons(policy, count, seed + draw) for draw in range(arguments.draws)]
+    draws = [random_lessons(policy, count, seed + draw) for draw in range(given.draws)]
     drawn = np.array([returns(lessons).mean() for lessons in draws])
     change = float(without.mean() - whole.mean())
     # Not paired: after the first step episodes of two policies have nothing in common
@@ -193,22 +157,23 @@ def _without_harmful(policy: Any, worth: Worth, env: str, arguments: LessonsArgu
     error = float((spread / episodes) ** 0.5)
     verdict = "better" if change > 2 * error else "worse" if change < -2 * error else "no different"
     played = {"whole": whole, "without": without, "random": drawn}
-    names = ["with all lessons", f"without the {count} that harm", f"without {count} at random"]
-    width = max(map(len, names))
     return {"lessons": harmful, **played, "change": change, "error": error}, [
         f"deterministic return over {episodes} other starts (mean ± deviation)",
-        *(f"  {n:<{width}}  {_words(r)}" for n, r in zip(names, played.values(), strict=True)),
+        f"  with all lessons: {_words(whole)}",
+        f"  without the {count} that harm: {_words(without)}",
+        f"  without {count} at random: {_words(drawn)}",
         f"without them the policy is {verdict}: a change of {number(change)} ± {number(error)} "
         "(standard error)",
-        "later lessons may have made up for harmful ones, and are then too much",
     ]
 
 
-def _delete(policy: Any, picture: Path, env: str, arguments: LessonsArguments) -> Part:
+def _delete(policy: Any, picture: Path, env: str, given: LessonsArguments) -> Part:
     """Evaluate the policy without some of its lessons; draw a curve."""
-    episodes, draws = arguments.episodes, arguments.draws
-    with _progress_bar("deletion", arguments.json) as progress:
-        whole, deletions = delete_lessons(policy, env, episodes, draws, arguments.seed, progress)
+    episodes, draws = given.episodes, given.draws
+    with tqdm(total=1.0, leave=False, disable=given.json or None) as bar:
+        whole, deletions = delete_lessons(
+            policy, env, episodes, draws, given.seed, lambda done: bar.update(done - bar.n)
+        )
     title = f"{env}: without some of {len(policy.lessons):,} lessons"
     deletion_figure(title, whole, deletions).savefig(picture)
     kinds = {"largest": "largest shares", "similar": "most similar", "random": "at random"}
@@ -221,8 +186,8 @@ def _delete(policy: Any, picture: Path, env: str, arguments: LessonsArguments) -
     table = pd.DataFrame.from_dict(cells, "index", columns=list(kinds.values()))
     document = {"episodes": episodes, "draws": draws, "whole": whole, "picture": str(picture)}
     return document | {"without": [asdict(each) for each in deletions]}, [
-        f"deterministic return over {episodes} episodes without some lessons (mean ± deviation; at "
-        f"random that of {draws} draws), and in brackets the change of the action",
+        f"deterministic return over {episodes} episodes without some lessons (mean ± deviation; "
+        f"at random that of {draws} draws), and in brackets the change of the action",
         table.to_string(col_space=22),
         f"picture: {picture}",
     ]

@@ -32,28 +32,22 @@ COMMANDS = {
 
 USAGE_ERROR, INTERRUPTED = 2, 130
 
-_EXAMPLES = """\
+_HELP = """\
+usage: imel COMMAND [options]
+
+Improved Memories Learning: reinforcement learning by interpolating improved memories.
+
+commands:
+{commands}
+
+`imel COMMAND --help` lists the options of a command; `imel --version` the version.
+
+examples:
   imel train Pendulum-v1                         learn with the defaults, into runs/
-  imel train MountainCarContinuous-v0 --total-timesteps 60000
   imel train --policy np --help                  every setting, with this policy's defaults
   imel resume runs/Pendulum-v1-ridge-seed0       go on after a kill, bit for bit
   imel eval runs/Pendulum-v1-ridge-seed0         returns over 20 episodes
-  imel why runs/Pendulum-v1-ridge-seed0          what taught an action, in words
-  imel explore runs/Pendulum-v1-ridge-seed0      take each action apart, in a browser
-  imel tune Pendulum-v1 --steps 20000            settings for a task, confirmed on new seeds
-  imel plot runs/Pendulum-v1-ridge-seed0         curve.png and policy.png again"""
-
-
-def help_text() -> str:
-    """Return what `imel --help` prints."""
-    commands = "\n".join(f"  {name:<8} {line}" for name, line in COMMANDS.items())
-    return (
-        "usage: imel COMMAND [options]\n\n"
-        "Improved Memories Learning: reinforcement learning by interpolating improved memories.\n\n"
-        f"commands:\n{commands}\n\n"
-        "`imel COMMAND --help` lists the options of a command; `imel --version` the version.\n\n"
-        f"examples:\n{_EXAMPLES}"
-    )
+  imel explore runs/Pendulum-v1-ridge-seed0      take each action apart, in a browser"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _dispatch(name: str = "--help", *arguments: str) -> int:
     if name in ("-h", "--help", "--version"):
-        print(f"imel {__version__}" if name == "--version" else help_text())
+        commands = "\n".join(f"  {command:<8} {line}" for command, line in COMMANDS.items())
+        print(f"imel {__version__}" if name == "--version" else _HELP.format(commands=commands))
         return 0
     if name not in COMMANDS:
         raise SettingsError(f"unknown command '{name}'; {nearest_name(name, COMMANDS)}")

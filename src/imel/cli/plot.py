@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
 from imel.cli.arguments import StoredRunArguments, parse
-from imel.errors import ImelError
+from imel.errors import SettingsError
 from imel.pictures.policy_figures import save_animation, update_figure
 from imel.pictures.run_pictures import draw_run, training_surfaces, update_step
 from imel.runs import layout
@@ -20,8 +20,10 @@ from imel.runs import layout
 class PlotArguments(StoredRunArguments):
     """Draw a run's learning curve (curve.png) and its policy with the memories (policy.png) again.
 
-    `imel plot update RUN` draws one update step as in the paper's Figure 1, `imel plot animation
-    RUN` the policy from checkpoint to checkpoint; see `imel plot update --help`.
+    `imel plot update RUN` draws one update step as in the paper's Figure 1: the old policy, what
+    each new experience asked for, and the new policy, over the first principal component of the
+    states. `imel plot animation RUN` draws the policy at each checkpoint, as a GIF; a run keeps as
+    many as `imel train --checkpoints-kept` says. Nothing is played or trained again.
 
     examples:
       imel plot runs/mountaincar
@@ -32,64 +34,27 @@ class PlotArguments(StoredRunArguments):
 
     action: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
     """The action dimension to show, from 0. By default the one that varies most in memory."""
-
-
-@dataclass(frozen=True)
-class AnimationArguments(PlotArguments):
-    """Draw the policy's mean over the state, and the memories, at each checkpoint as a GIF.
-
-    Of a state with more than two dimensions the plane of the last model's principal components is
-    shown. A run keeps as many checkpoints as `imel train --checkpoints-kept` says.
-
-    examples:
-      imel plot animation runs/mountaincar
-    """
-
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE")] = None
-    """The file to write. By default one in the run directory."""
-
-    def target(self, name: str) -> Path:
-        """Return the file to write; refuse one of another kind before anything is computed."""
-        if self.out is None:
-            return (self.run if self.run.is_dir() else self.run.parent) / name
-        if self.out.suffix.lower() != Path(name).suffix:
-            raise ImelError(f"{self.out} is not the name of a {Path(name).suffix} file")
-        return self.out
-
-
-@dataclass(frozen=True)
-class UpdateArguments(AnimationArguments):
-    """Draw one update step as in the paper's Figure 1.
-
-    Against the first principal component of the states: the old policy, the improved mean of each
-    new experience, and the new policy. A run keeps some checkpoints; the one nearest to --iteration
-    is drawn. Its memory holds the last batch it learned from, with the means of the policy that
-    acted: nothing is played or trained again.
-
-    examples:
-      imel plot update runs/cheetah
-      imel plot update runs/cheetah --iteration 40 --action 3
-    """
-
+    """The file of an update or animation. By default update.png or policy.gif in the run."""
     iteration: Annotated[int | None, tyro.conf.arg(metavar="K")] = None
-    """The number of the update, from 1; the nearest that a checkpoint knows is drawn. By default
-    the last."""
-
-
-_KINDS = {"update": UpdateArguments, "animation": AnimationArguments}
+    """Of the update, from 1; the nearest that a checkpoint knows is drawn. By default the last."""
 
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    kind = argv[0] if argv and argv[0] in _KINDS else ""
-    kind_arguments = _KINDS.get(kind, PlotArguments), argv[1:] if kind else argv
-    given: Any = parse(*kind_arguments, f"imel plot {kind}".rstrip())
+    kinds = {"update": layout.UPDATE, "animation": layout.ANIMATION}
+    kind = argv[0] if argv and argv[0] in kinds else ""
+    name, words = kinds.get(kind, ""), argv[1:] if kind else argv
+    given: PlotArguments = parse(PlotArguments, words, f"imel plot {kind}".rstrip())
     stored = given.open()
+    if (given.out and not kind) or (given.iteration is not None and kind != "update"):
+        raise SettingsError("--out is for update and animation, --iteration for update alone")
+    if given.out and given.out.suffix.lower() != Path(name).suffix:  # before anything is computed
+        raise SettingsError(f"{given.out} is not the name of a {Path(name).suffix} file")
+    written = [given.out or stored.folder / name]
     if kind == "update":
-        written = [given.target(layout.UPDATE)]
         update_figure(update_step(stored, given.iteration, given.action)).savefig(written[0])
     elif kind == "animation":
-        written = [given.target(layout.ANIMATION)]
         save_animation(training_surfaces(stored, given.action), written[0])
     else:
         written = draw_run(stored.folder, stored.load(), stored.config, given.action)

@@ -10,11 +10,9 @@ from typing import Annotated
 import tyro
 
 from imel.cli.arguments import parse
+from imel.cli.push import Repository
 from imel.errors import ImelError
 from imel.hub import pull_from_hub
-
-_SHOWN = 10
-"""Names of files left out that are printed."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class PullArguments:
       imel pull ./shared/imel-cheetah
     """
 
-    repo: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="REPO")]
+    repo: Repository
     """USER/NAME on the hub; or a folder, if it begins with a dot, a slash or a tilde."""
     revision: Annotated[str | None, tyro.conf.arg(metavar="NAME")] = None
     """A branch, a tag or a commit. By default the newest."""
@@ -45,9 +43,6 @@ def run(argv: Sequence[str]) -> int:
     if given.run_dir is None and name in ("", ".."):
         raise ImelError(f"{given.repo} has no name for a run: give one by --run-dir DIR")
     folder = given.run_dir or Path("runs", name)
-    left_out = pull_from_hub(given.repo, folder, revision=given.revision)
-    if left_out:
-        more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-        print(f"left out, of no known kind: {', '.join(left_out[:_SHOWN])}{more}")
+    pull_from_hub(given.repo, folder, revision=given.revision)
     print(folder)
     return 0

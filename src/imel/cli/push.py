@@ -11,6 +11,8 @@ import tyro
 from imel.cli.arguments import Flag, RunPath, parse
 from imel.hub import push_to_hub
 
+Repository = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="REPO")]
+
 
 @dataclass(frozen=True)
 class PushArguments:
@@ -26,7 +28,7 @@ class PushArguments:
 
     run: RunPath
     """The run directory."""
-    repo: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="REPO")]
+    repo: Repository
     """USER/NAME on the hub; or a folder, if it begins with a dot, a slash or a tilde."""
     public: Flag = False
     """Make a new repository public. One that exists stays as it is."""

@@ -14,18 +14,17 @@ from imel.bench.store import LATEST, Store
 from imel.cli.arguments import parse
 from imel.errors import ImelError, SettingsError
 from imel.files import write_atomically
-from imel.report.document import PAPER_FIGURES, make_report, paper_figure, png
-from imel.report.results import Results, gather
+from imel.report.markdown import PAPER_FIGURES, make_report, paper_figure, png
+from imel.report.results import gather
 
 _DESCRIPTION = """\
 Make a report of a store that `imel bench` has filled: learning curves, a table for every task,
-scores over all tasks, ablations; as Markdown and PNG. The same rows give the same files.
+scores over all tasks; as Markdown and PNG. The same rows give the same files.
 
 examples:
-  imel report results/paper
   imel report results/paper --out report --into page.md
-  imel report figure2 results/paper         the paper's Figure 2 from these runs
-  imel report figure3 results/paper"""
+  imel report runs/bench --baseline ridge   variants of ridge, made by --set, beside it
+  imel report figure2 results/paper         the paper's Figure 2 (or figure3) from these runs"""
 
 
 @dataclass(frozen=True)
@@ -47,21 +46,30 @@ class ReportArguments:
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    name = argv[0] if argv and argv[0] in PAPER_FIGURES else None
-    words = argv[1:] if name else argv
-    arguments: ReportArguments = parse(ReportArguments, words, "imel report", _DESCRIPTION)
-    store = arguments.store or latest_store()
+    figure = argv[0] if argv and argv[0] in PAPER_FIGURES else None
+    words = argv[1:] if figure else argv
+    given: ReportArguments = parse(ReportArguments, words, "imel report", _DESCRIPTION)
+    store = given.store or latest_store()
     if not store.is_dir():
         raise SettingsError(f"there is no store at {store}")
     rows = Store(store).rows()
     if not rows:
         raise ImelError(f"the store at {store} is empty")
-    results = gather(rows)
-    out = arguments.out or store / "report"
-    if name is not None:
-        files = {out / f"{name}.png": png(paper_figure(results, name))}
+    results, out = gather(rows), given.out or store / "report"
+    if figure is not None:
+        files = {out / f"{figure}.png": png(paper_figure(results, figure))}
     else:
-        files = _report_files(results, arguments, out)
+        page = given.into or out / "report.md"
+        images = Path(os.path.relpath(out, page.parent)).as_posix()
+        around = ("# Benchmark report\n\n", "")
+        if given.into:  # a page without marks is refused before anything is drawn
+            around = around_marks(page, "report")
+        prefix = "" if images == "." else f"{images}/"
+        report = make_report(results, given.baseline, given.against, prefix)
+        for note in report.notes:
+            print(f"note: {note}")
+        files = {out / name: png(figure) for name, figure in report.figures.items()}
+        files[page] = report.body.join(around).encode()
     for path, content in files.items():
         write_atomically(path, content)
         print(path)
@@ -70,26 +78,8 @@ def run(argv: Sequence[str]) -> int:
 
 def latest_store() -> Path:
     """Return the store that `imel bench` has filled last, or the paper's."""
-    if not LATEST.is_file():
-        return Path("results/paper")
-    noted = Path(LATEST.read_text(encoding="utf-8"))
-    here = Path.cwd()
-    return noted.relative_to(here) if noted.is_relative_to(here) else noted
-
-
-def _report_files(results: Results, arguments: ReportArguments, out: Path) -> dict[Path, bytes]:
-    page = arguments.into or out / "report.md"
-    images = Path(os.path.relpath(out, page.parent)).as_posix()
-    prefix = "" if images == "." else f"{images}/"
-    # First, so that a page without marks is refused before anything is drawn
-    before, after = (
-        around_marks(page, "report") if arguments.into else ("# Benchmark report\n\n", "")
-    )
-    report = make_report(results, arguments.baseline, arguments.against, prefix)
-    for note in report.notes:
-        print(f"note: {note}")
-    files = {out / name: png(figure) for name, figure in report.figures.items()}
-    return files | {page: (before + report.body + after).encode()}
+    noted = Path(LATEST.read_text(encoding="utf-8") if LATEST.is_file() else "results/paper")
+    return noted.relative_to(Path.cwd()) if noted.is_relative_to(Path.cwd()) else noted
 
 
 def around_marks(page: Path, name: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,34 +12,24 @@ from typing import Annotated
 import tyro
 
 from imel.bench.launch import choose_pool
-from imel.cli.arguments import (
-    Number,
-    parse,
-    refuse_repeated_flags,
-    require_at_least,
-    settings_from,
-    wide_console,
-)
+from imel.cli.arguments import Number, parse, refuse_repeated_flags, require_at_least, settings_from
 from imel.errors import SettingsError
 from imel.extras import require
-from imel.runs.plan import Steps
-
-_DESCRIPTION = """\
-Search for settings of IMeL that learn a task better than the default ones.
-
-examples:
-  imel tune Pendulum-v1
-  imel tune hopper --policy np --steps 100000 --trials 100 --jobs 8
-  imel tune Pendulum-v1 --set n_envs=4 gamma=0.95      # not searched
-  imel train --config runs/tune/Pendulum-v1-ridge/best.json
-
-The study is kept on disk. The same command again goes on with it, after a kill too, until there
-are --trials of them. Given several times at once, also on several machines, it shares the work."""
 
 
 @dataclass(frozen=True)
 class TuneArguments:
-    """What is searched, for how long, and where the study is."""
+    """Search for settings of IMeL that learn a task better than the default ones.
+
+    examples:
+      imel tune Pendulum-v1
+      imel tune hopper --policy np --steps 100000 --trials 100 --jobs 8
+      imel tune Pendulum-v1 --set n_envs=4 gamma=0.95      # not searched
+      imel train --config runs/tune/Pendulum-v1-ridge/best.json
+
+    The study is kept on disk. The same command again goes on with it, after a kill too, until there
+    are --trials of them. Given several times at once, also on several machines, it shares the work.
+    """
 
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK")]
     """A task of `imel bench` by name, or an environment by its Gymnasium id."""
@@ -46,7 +37,7 @@ class TuneArguments:
     """What learns: `ridge`, or one of the paper's policies."""
     trials: int = 30
     """Trials of the study, those of before included. The first one has the default settings."""
-    steps: Steps = 30_000
+    steps: int = 30_000
     """Environment steps of every run."""
     seeds: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N ...")] = (0, 1)
     """A trial is a run with each of them; its value is the mean of their final returns."""
@@ -67,25 +58,17 @@ class TuneArguments:
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
     refuse_repeated_flags(argv)
-    arguments: TuneArguments = parse(TuneArguments, argv, "imel tune", _DESCRIPTION)
-    require_at_least(arguments, trials=1, steps=1, confirm_seeds=0, jobs=1)
-    if not arguments.seeds:
-        raise SettingsError("--seeds names none")
-    if min(*arguments.seeds, arguments.seed) < 0:
-        raise SettingsError("seeds must not be negative")
-    if len(set(arguments.seeds)) < len(arguments.seeds):
-        raise SettingsError("--seeds names a seed twice")
+    given: TuneArguments = parse(TuneArguments, argv, "imel tune")
+    require_at_least(given, trials=1, steps=1, confirm_seeds=0, jobs=1, seed=0)
+    if len(set(given.seeds)) < max(1, len(given.seeds)) or min(given.seeds) < 0:
+        raise SettingsError("--seeds takes different numbers, at least one and none negative")
     require("optuna", "tune")
     from imel.tune.study import Problem
     from imel.tune.tuning import tune
 
-    task, policy, fixed = arguments.task, arguments.policy, settings_from(arguments.set)
-    return tune(
-        Problem(task, policy, arguments.steps, arguments.seeds, fixed),
-        arguments.study or Path("runs/tune", re.sub(r"[^\w.-]+", "_", f"{task}-{policy}")),
-        wide_console(),
-        lambda: choose_pool(arguments.ray, arguments.jobs),
-        trials=arguments.trials,
-        confirm_seeds=arguments.confirm_seeds,
-        seed=arguments.seed,
-    )
+    fixed = settings_from(given.set)
+    problem = Problem(given.task, given.policy, given.steps, given.seeds, fixed)
+    name = re.sub(r"[^\w.-]+", "_", f"{given.task}-{given.policy}")
+    folder = given.study or Path("runs/tune", name)
+    pool = functools.partial(choose_pool, given.ray, given.jobs)
+    return tune(problem, folder, pool, given.trials, given.confirm_seeds, given.seed)

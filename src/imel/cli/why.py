@@ -13,8 +13,6 @@ import numpy as np
 import torch
 import tyro
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
 
 from imel.cli.arguments import Flag, StoredRunArguments, parse
 from imel.distributions import vector
@@ -22,11 +20,12 @@ from imel.environments.playing import environment_of, play_policy
 from imel.errors import SettingsError
 from imel.explain import Explanation, LessonExplanation, explain, familiarity_of
 from imel.explain.explanation import COLUMNS
-from imel.pictures.why_frames import Why, why_figure
+from imel.pictures.rendering import Why, why_figure
 from imel.policies import Policy
 from imel.policies.names import names_of
 from imel.runs.evaluation import EVALUATION_SEED
 
+_ALL = ("observation", "mean", "answer", "kind", "exact")
 _MEMORY = ("rows", "weights", "contributions", *COLUMNS)
 _LESSON = ("episodes", "counts", "steps", "lengths", "returns", "contributions")
 
@@ -53,9 +52,7 @@ class WhyArguments(StoredRunArguments):
     memories: int = 8
     """How many lessons or memories are listed."""
     without_lesson: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N")] = ()
-    """Episodes whose lessons the policy is to do without; their numbers are in the table. The
-    episode played is that of the whole policy, and what it would do instead is shown at the same
-    step."""
+    """Episodes, by their number in the table: what would the policy do without their lessons?"""
     without_episode: Annotated[tuple[int, ...], tyro.conf.arg(metavar="N")] = ()
     """The same for the memories of some episodes, of a policy without lessons."""
     frame: Annotated[Path | None, tyro.conf.arg(metavar="PNG")] = None
@@ -66,37 +63,37 @@ class WhyArguments(StoredRunArguments):
 
 def run(argv: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    arguments: WhyArguments = parse(WhyArguments, argv, "imel why")
-    if arguments.frame is not None and arguments.frame.suffix.lower() != ".png":
-        raise SettingsError(f"{arguments.frame} is not the name of a .png file")
-    stored = arguments.open(memories=1)
-    env, seed, count = stored.environment(), arguments.seed, arguments.memories
+    given: WhyArguments = parse(WhyArguments, argv, "imel why")
+    if given.frame is not None and given.frame.suffix.lower() != ".png":
+        raise SettingsError(f"{given.frame} is not the name of a .png file")
+    stored = given.open(memories=1)
+    env, seed, count = stored.environment(), given.seed, given.memories
     policy = Policy.load(stored.checkpoint)
-    left_out = _left_out(policy, arguments)
+    left_out = _left_out(policy, given)
     with environment_of(policy, env) as played:
         states = np.array([decision.state for decision, _ in play_policy(played, policy, seed)])
         names = names_of(played, policy.dimensions)
-    if not arguments.json:
-        print(f"{env}, {type(policy).__name__}, an episode of {len(states)} steps (seed {seed})")
+    lines = [f"{env}, {type(policy).__name__}, an episode of {len(states)} steps (seed {seed})"]
     explained, documents = dict[int, Why](), list[dict[str, Any]]()
-    for name, step in choose_steps(policy, states, arguments.step):
+    for name, step in choose_steps(policy, states, given.step):
         why = explained[step] = explain(policy, states[step], names=names)
         without = explain(policy, states[step], names=names, **left_out) if left_out else None
-        if arguments.json:
-            other = None if without is None else _document(without, count)
-            document = {"step": step, "chosen": name, **_document(why, count), "without": other}
-            documents.append(document)
-        else:
-            change = [_counterfactual(why, without, *left_out.values())] if left_out else []
-            _print(f"\nstep {step} ({name})", why, change, count)
-    if arguments.json:
+        other = None if without is None else _document(without, count)
+        document = {"step": step, "chosen": name, **_document(why, count), "without": other}
+        documents.append(document)
+        state = [f"state {vector(why.observation, 12)}"] if isinstance(why, Explanation) else []
+        change = [_counterfactual(why, without, *left_out.values())] if left_out else []
+        lines += ["", f"step {step} ({name})", *state, *why.sentences(), *change]
+        lines.append(why.as_text_table(count))
+    if given.json:
         about = {"env": env, "model": str(stored.model_path), "seed": seed, "steps": len(states)}
         print(json.dumps({**about, "explained": documents}, indent=2, default=np.ndarray.tolist))
-    if arguments.frame is not None:
+    else:
+        print("\n".join(lines))
+    if given.frame is not None:
         figure, note = why_figure(policy, env, seed, explained)
-        figure.savefig(arguments.frame, bbox_inches="tight")
-        where = sys.stderr if arguments.json else sys.stdout
-        print(f"picture: {arguments.frame}{f' ({note})' if note else ''}", file=where)
+        figure.savefig(given.frame, bbox_inches="tight")
+        print(f"picture: {given.frame}{note}", file=sys.stderr if given.json else sys.stdout)
     return 0
 
 
@@ -114,36 +111,14 @@ def choose_steps(policy: Policy, states: NDArray[Any], step: int | None) -> list
     return [(name, place) for place, name in reversed(chosen.items())]
 
 
-def _left_out(policy: Policy, arguments: WhyArguments) -> dict[str, tuple[int, ...]]:
+def _left_out(policy: Policy, given: WhyArguments) -> dict[str, tuple[int, ...]]:
     """Return what `explain` is to do without; refuse the flag of the other kind of policy."""
-    lessons, episodes = arguments.without_lesson, arguments.without_episode
-    taught = policy.lessons is not None
-    if taught and episodes:
+    if policy.lessons is not None and given.without_episode:
         raise SettingsError("the policy is a sum of lessons: leave some out by --without-lesson")
-    if lessons and not taught:
+    if policy.lessons is None and given.without_lesson:
         raise SettingsError("the policy has no lessons: leave memories out by --without-episode")
-    if not lessons and not episodes:
-        return {}
-    return {"without_lessons": lessons} if taught else {"without_episodes": episodes}
-
-
-def _print(title: str, why: Why, change: list[str], count: int) -> None:
-    """Print one step in words, and the first memories or lessons behind it."""
-    console = Console(highlight=False, markup=False)
-    console.print(title, style="bold", soft_wrap=True)
-    state = [f"state {vector(why.observation, 12)}"] if isinstance(why, Explanation) else []
-    for line in [*state, *why.sentences(), *change]:
-        # A terminal's lines are broken between words, those in a pipe are left whole
-        console.print(line, soft_wrap=not console.is_terminal)
-    if not console.is_terminal:
-        print(why.as_text_table(count))
-        return
-    table = Table(*why.headings, box=None, header_style="bold", pad_edge=False)
-    for column in table.columns[:4]:
-        column.justify = "right"
-    for cells in why.table(count):
-        table.add_row(*cells)
-    console.print(table)
+    chosen = {"without_lessons": given.without_lesson, "without_episodes": given.without_episode}
+    return {name: numbers for name, numbers in chosen.items() if numbers}
 
 
 def _counterfactual(why: Why, without: Any, episodes: tuple[int, ...]) -> str:
@@ -154,32 +129,29 @@ def _counterfactual(why: Why, without: Any, episodes: tuple[int, ...]) -> str:
     change = f"{without.answer}, a change of {change}{logits}"
     if isinstance(why, LessonExplanation):
         return f"without the lesson{plural} of {names}: {change}"
-    left = len(why.rows) - len(without.rows)
     lost = why.weights[np.isin(why.episodes, episodes)].sum()
     weight = f", whose weight here is {lost:.1%}" if why.kind != "none" else ""
     return (
-        f"without episode{plural} {names} ({left} memories{weight}): {change}; "
-        f"familiarity {100 * without.familiarity:.0f} % instead of {100 * why.familiarity:.0f} %"
+        f"without episode{plural} {names} ({len(why.rows) - len(without.rows)} memories{weight}): "
+        f"{change}; familiarity {100 * without.familiarity:.0f} % instead of "
+        f"{100 * why.familiarity:.0f} %"
     )
 
 
 def _document(why: Why, count: int) -> dict[str, Any]:
-    """Return the same for JSON."""
-    names = ("observation", "mean", "answer", "kind", "exact")
-    document = {name: getattr(why, name) for name in names} | {
+    """Return the same for JSON, with the first rows of the table."""
+    document = {name: getattr(why, name) for name in _ALL} | {
         "state_names": why.names.state,
         "action_names": why.names.action,
         "probabilities": why.distribution.shown(why.mean) if why.distribution.sizes else None,
         "familiarity": None if np.isnan(why.familiarity) else why.familiarity,
     }
+    table: Any
     if isinstance(why, LessonExplanation):
-        said = {"sentence": why.sentence(), "sensitivity": why.sensitivity}
-        return document | said | {"lessons": _rows(why.lessons, _LESSON, count)}
-    about = {"effective_neighbours": why.effective_neighbours}
-    return document | about | {"memories": _rows(why, _MEMORY, count)}
-
-
-def _rows(table: Any, columns: tuple[str, ...], count: int) -> list[dict[str, Any]]:
-    """Return the first rows of columns that are attributes."""
-    values = (getattr(table, name)[:count].tolist() for name in columns)
-    return [dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True)]
+        kind, table, columns = "lessons", why.lessons, _LESSON
+        document |= {"sentence": why.sentence(), "sensitivity": why.sensitivity}
+    else:
+        kind, table, columns = "memories", why, _MEMORY
+        document["effective_neighbours"] = why.effective_neighbours
+    rows = zip(*(getattr(table, name)[:count].tolist() for name in columns), strict=True)
+    return document | {kind: [dict(zip(columns, row, strict=True)) for row in rows]}

@@ -3,12 +3,10 @@
 memory, played episodes -> columns -> files -> columns -> warm_start -> memory
 """
 
-from imel.datasets.columns import Columns, memory_columns
-from imel.datasets.logged import Dataset, Episode, read_dataset
+from imel.datasets.columns import Columns, memory_columns, write_parquet, write_projector
 from imel.datasets.minari_files import write_minari
 from imel.datasets.played import play_episodes, record_episodes
-from imel.datasets.tables import write_parquet, write_projector
-from imel.datasets.warm_start import warm_start
+from imel.datasets.warm_start import Dataset, Episode, read_dataset, warm_start
 
 __all__ = [
     "Columns",

@@ -1,23 +1,30 @@
 """Transitions as named columns: what the memory, a file and a played episode have in common.
 
-The names are those of the memory's columns. In files they are in the singular, those of a vector
-with the number of the dimension behind them.
+The names are those of the memory's columns. In tables they are in the singular, those of a vector
+with the number of the dimension behind them, as pandas, DuckDB and Embedding Atlas expect it. What
+made the rows (task, settings, commit, versions) is JSON under `imel` in a Parquet file's metadata.
 """
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
+from torch.utils.tensorboard import SummaryWriter
 
 from imel.data.memory import Memory
 from imel.data.rollout import LARGEST
 from imel.distributions import distribution_for
-from imel.errors import ImelError
+from imel.errors import ImelError, one_line
+from imel.extras import require
+from imel.files import write_atomically
 from imel.policies import Policy
 
 Array = NDArray[Any]
@@ -33,6 +40,8 @@ ANNOTATIONS = {
     if name not in ("states", "next_states", "rewards", "terminated")
 }
 """What a Minari dataset of `imel export` has in its infos: columns in policy units."""
+_FORMAT = {"format": "imel-transitions", "schema": 1}
+_KEY = b"imel"
 MOST_BYTES = 8 << 30
 """What a file may take in memory: a small one may claim any size."""
 
@@ -41,8 +50,7 @@ MOST_BYTES = 8 << 30
 class Logged:
     """Transitions from elsewhere as rows of a memory, in policy units.
 
-    `annotated` ones have improved means. `acted` ones know mu and sigma of the policy that acted,
-    and have rewards, so that they can be improved. Of `shown` ones only the actions are known.
+    `annotated` ones have improved means, `acted` ones mu, sigma and rewards, `shown` ones neither.
     """
 
     columns: Columns
@@ -68,14 +76,6 @@ def trajectories(columns: Columns) -> list[Array]:
     before, after = order[:-1], order[1:]
     follows = (episodes[before] == episodes[after]) & (steps[before] + 1 == steps[after])
     return np.split(order, np.flatnonzero(~follows) + 1)
-
-
-def names_in_files(widths: Mapping[str, int]) -> dict[str, list[str]]:
-    """Return what the dimensions of each column are called in files."""
-    singular = {name: name.removesuffix("s") for name in (*SCALARS, *VECTORS)}
-    return {name: [singular[name]] for name in SCALARS} | {
-        name: [f"{singular[name]}_{i}" for i in range(widths[name])] for name in VECTORS
-    }
 
 
 # --- what is required of data from elsewhere ---
@@ -131,3 +131,74 @@ def require_size(claimed: float, source: str) -> None:
     """Refuse what would take too much memory."""
     if not claimed <= MOST_BYTES:  # NaN is not
         raise ImelError(f"{source} is larger than {MOST_BYTES >> 30} GiB")
+
+
+# --- tables ---
+
+
+def write_parquet(
+    path: Path, columns: Columns, document: Mapping[str, Any], extra: Mapping[str, Array]
+) -> None:
+    """Write columns, and some more of the user's choice."""
+    pyarrow, parquet = require("pyarrow", "datasets"), require("pyarrow.parquet", "datasets")
+    manifest = json.dumps({**_FORMAT, **document, "widths": _widths(columns)})
+    table = pyarrow.table({**_table(columns), **extra}).replace_schema_metadata({_KEY: manifest})
+    content = io.BytesIO()
+    parquet.write_table(table, content, compression="zstd")
+    write_atomically(path, content.getvalue())
+
+
+def read_parquet(path: Path, policy: Policy) -> Columns:
+    """Return what `write_parquet` wrote; refuse what is damaged, or was made for another model."""
+    parquet = require("pyarrow.parquet", "datasets")
+    try:
+        held = parquet.read_metadata(path)
+        require_size(8 * held.num_rows * held.num_columns, str(path))
+        table = parquet.read_table(path)
+        manifest = json.loads((table.schema.metadata or {})[_KEY])
+        if not _FORMAT.items() <= manifest.items():
+            raise ValueError("another format")
+        require_same_actions(manifest, policy, str(path))
+        columns = {
+            name: np.stack([table.column(each).to_numpy() for each in names], axis=-1)
+            for name, names in _names(manifest["widths"]).items()
+        }
+        columns |= {name: columns[name][:, 0] for name in SCALARS}
+        return checked(columns, policy, str(path))
+    except ImelError:
+        raise
+    except Exception as error:  # of whatever reads Parquet and JSON beneath it
+        raise ImelError(
+            f"{path} is no Parquet file of imel export, or is damaged: {one_line(error)}"
+        ) from None
+
+
+def _names(widths: Mapping[str, int]) -> dict[str, list[str]]:
+    """Return what the dimensions of each column are called in tables."""
+    names = {name: [name.removesuffix("s")] for name in SCALARS}
+    for name in VECTORS:
+        names[name] = [f"{name.removesuffix('s')}_{i}" for i in range(widths[name])]
+    return names
+
+
+def _table(columns: Columns) -> Columns:
+    columns = {**columns, "terminated": columns["terminated"].astype(bool)}
+    return {
+        each: np.ascontiguousarray(part)
+        for name, names in _names(_widths(columns)).items()
+        for each, part in zip(names, np.atleast_2d(columns[name].T), strict=True)
+    }
+
+
+def _widths(columns: Columns) -> dict[str, int]:
+    return {name: columns[name].shape[1] for name in VECTORS}
+
+
+def write_projector(folder: Path, vectors: dict[str, Array], columns: dict[str, Columns]) -> None:
+    """Write TensorBoard's projector; points are labelled by every column but the states."""
+    writer = SummaryWriter(str(folder))
+    for source, rows in columns.items():
+        named = {name: part for name, part in _table(rows).items() if "state_" not in name}
+        table = [[f"{value:g}" for value in row] for row in zip(*named.values(), strict=True)]
+        writer.add_embedding(vectors[source], table, metadata_header=list(named), tag=source)
+    writer.close()

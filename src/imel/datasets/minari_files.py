@@ -7,6 +7,7 @@ observation t, and the one of the last observation is empty.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import shutil
@@ -94,10 +95,9 @@ def write_minari(
 
 def _recoverable(env_id: str | None) -> str | None:
     """Return the id if the environment can be made from what Minari records of it."""
-    try:
+    with contextlib.suppress(gymnasium.error.Error, ImportError, TypeError, ValueError):
         return env_id if env_id and gymnasium.spec(env_id).to_json() else None
-    except (gymnasium.error.Error, ImportError, TypeError, ValueError):
-        return None  # not registered, or by a class or a function that JSON cannot hold
+    return None  # not registered, or by a class or a function that JSON cannot hold
 
 
 def _episode(columns: Columns, rows: Array, policy: Policy) -> dict[str, Any]:
@@ -120,8 +120,7 @@ def _episode(columns: Columns, rows: Array, policy: Policy) -> dict[str, Any]:
 def _padded(column: Array) -> Any:
     """Return a column with an entry for the last observation, of which nothing is known."""
     empty = -1 if column.dtype.kind == "i" else np.nan
-    padded = np.concatenate([column, np.full_like(column[:1], empty)])
-    return list(padded) if column.ndim == 1 else padded  # Minari's Arrow format wants lists
+    return np.concatenate([column, np.full_like(column[:1], empty)])
 
 
 # --- reading ---
@@ -159,21 +158,16 @@ def _opened(dataset_id: str, source: str) -> Any:
             raise ImelError(f"{source} has a {name} of another kind than {', '.join(_SPACES)}")
         claimed += 8 * abs(math.prod(space.get("shape", ())))
     require_size(claimed, source)
-    require_size(_bytes_in(folder, metadata["data_format"]), source)
+    if metadata["data_format"] != "hdf5":
+        raise ImelError(f"{source} is in another format than HDF5")
+    require_size(_bytes_in(folder / "main_data.hdf5"), source)
     return require("minari", "datasets").load_dataset(dataset_id)
 
 
-def _bytes_in(folder: Path, kind: str) -> int:
-    """Return the size that data claim; refuse what is not valid, or lies outside of its file."""
-    if kind != "hdf5":  # but Arrow or Parquet
-        dataset, size = require("pyarrow.dataset", "datasets").dataset, 0
-        files = [str(path) for path in folder.glob(f"*/*.{kind}")]
-        for batch in dataset(files, format=kind).to_batches():
-            batch.validate(full=True)
-            size += batch.nbytes
-        return size
+def _bytes_in(path: Path) -> int:
+    """Return the size that data claim; refuse what lies outside of its file."""
     h5py, items = require("h5py", "datasets"), list[Any]()
-    with h5py.File(folder / "main_data.hdf5", "r") as file:
+    with h5py.File(path, "r") as file:
         file.visititems(lambda _, item: items.append(item))  # each once, and no links
         arrays = [item for item in items if isinstance(item, h5py.Dataset)]
         entries = len(file) + sum(len(item) for item in items if isinstance(item, h5py.Group))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing, nullcontext
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from gymnasium import spaces
 from imel.algorithm import IMeL
 from imel.data.advantage import replayed_advantages
 from imel.datasets.columns import Columns
-from imel.datasets.logged import Episode
+from imel.datasets.warm_start import Episode
 from imel.environments import playing
 from imel.environments.playing import Environment
 
@@ -27,44 +27,36 @@ def record_episodes(
     :param act: maps an observation to an action: a PID, `lambda seen: model.predict(seen)[0]`, ...
         Actions outside of the environment's bounds are clipped
     """
-    made = (
-        closing(playing.make_environment(env, False)) if isinstance(env, str) else nullcontext(env)
-    )
-    with made as played:
-        space = played.action_space
+    if isinstance(env, str):
+        with closing(playing.make_environment(env, False)) as made:
+            return record_episodes(made, act, episodes, seed)
+    space = env.action_space
 
-        def clipped(observation: Any) -> Any:
-            action = act(observation)
-            if not isinstance(space, spaces.Box):
-                return action
-            shaped = np.reshape(action, space.shape)
-            return np.clip(shaped, space.low, space.high).astype(space.dtype)
+    def clipped(observation: Any) -> Any:
+        action = act(observation)
+        if not isinstance(space, spaces.Box):
+            return action
+        shaped = np.reshape(action, space.shape)
+        return np.clip(shaped, space.low, space.high).astype(space.dtype)
 
-        return [_recorded(played, clipped, seed + number) for number in range(episodes)]
-
-
-def _recorded(env: Environment, act: Callable[[Any], Any], seed: int) -> Episode:
-    steps = list(playing.play(env, act, seed))
-    return Episode(
-        observations=np.array([*(step.observation for step in steps), steps[-1].next_observation]),
-        actions=np.array([step.action for step in steps]),
-        rewards=np.array([step.reward for step in steps]),
-        terminations=np.array([step.terminated for step in steps]),
-    )
+    recorded = []
+    for number in range(episodes):
+        steps = list(playing.play(env, clipped, seed + number))
+        observations, actions, rewards, _, terminations, _ = map(list, zip(*steps, strict=True))
+        seen = np.array([*observations, steps[-1].next_observation])
+        recorded.append(Episode(seen, *map(np.array, (actions, rewards, terminations))))
+    return recorded
 
 
 def play_episodes(model: IMeL, env_id: str, seeds: list[int]) -> Columns:
-    """Play one episode for each seed.
-
-    The improved mean is the mean: an action that is the mean asks for no change. The advantage is
-    the critic's, in deviations of the return.
-    """
+    """Play one episode for each seed; an action that is the mean asks for no improvement."""
     with playing.environment_of(model, env_id) as env:
         parts = [_played(model, env, seed, number) for number, seed in enumerate(seeds)]
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _played(model: IMeL, env: Environment, seed: int, number: int) -> Columns:
+    """Return one episode, its advantages by the critic."""
     policy = model.policy
     decisions, steps = zip(*playing.play_policy(env, policy, seed), strict=True)
     states, means, stds, actions = map(np.array, zip(*decisions, strict=True))
@@ -81,19 +73,15 @@ def _played(model: IMeL, env: Environment, seed: int, number: int) -> Columns:
         "steps": np.arange(count),
         "iterations": np.full(count, model.iteration),
     }
-    return {**columns, "advantages": _advantages(model, columns)}
-
-
-def _advantages(model: IMeL, columns: Columns) -> Any:
-    """Return the critic's estimates for the steps of one episode."""
     names = ("states", "next_states", "rewards", "terminated")
-    states, next_states, rewards, terminated = (torch.from_numpy(columns[name]) for name in names)
+    states, nexts, rewards, terminated = (torch.from_numpy(columns[name]) for name in names)
     with torch.no_grad():
         values, beyond = (
-            model.critic(model.policy.normaliser(each.to(model.policy.device))).cpu()
-            for each in (states, next_states)
+            model.critic(policy.normaliser(each.to(policy.device))).cpu()
+            for each in (states, nexts)
         )
-    deltas = model.learner.return_scale.scale(rewards) + model.gamma * beyond * (1.0 - terminated)
-    follows = torch.arange(len(rewards)) + 1 < len(rewards)
-    arguments = (follows, torch.ones_like(values), model.gamma, model.gae_lambda)
-    return replayed_advantages(deltas - values, *arguments)[0].numpy()
+    scaled, ones = model.learner.return_scale.scale(rewards), torch.ones_like(values)
+    deltas = scaled + model.gamma * beyond * (1.0 - terminated) - values
+    follows = torch.arange(count) + 1 < count
+    advantages, _ = replayed_advantages(deltas, follows, ones, model.gamma, model.gae_lambda)
+    return {**columns, "advantages": advantages.numpy()}

@@ -6,7 +6,7 @@ import logging
 import socket
 from typing import Any
 
-from imel.errors import ImelError
+from imel.errors import ImelError, one_line
 from imel.extras import require
 
 LOCAL = "local"
@@ -22,28 +22,18 @@ def connect(address: str = LOCAL) -> Any:
     ray = require("ray", "ray")
     if ray.is_initialized():
         return ray
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    try:
-        if address == LOCAL:
-            # Ray asks for a token by default in a cluster of its own: whoever reaches one without
-            # can run code on it
-            ray.init(address=LOCAL, include_dashboard=False, **quiet)
-        else:
-            _require_reachable(address)
-            ray.init(address=address, **quiet)
-    except Exception as error:  # no route, a wrong token, a version that does not match
-        reason = " ".join(str(error).split())
-        raise ImelError(f"cannot connect to Ray at '{address}': {reason}") from None
-    return ray
-
-
-def _require_reachable(address: str) -> None:
-    """Refuse at once what Ray would go on trying to reach for ten minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon:  # such as "auto"
-        return
-    with socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS_TO_ANSWER):
-        pass
+    # Ray asks for a token by default in a cluster of its own: whoever reaches one without can run
+    # code on it
+    options = {"include_dashboard": False} if address == LOCAL else {}
+    try:
+        if colon:  # at once refuse what Ray would go on trying to reach for ten minutes
+            place = (host.strip("[]"), int(port))
+            socket.create_connection(place, timeout=_SECONDS_TO_ANSWER).close()
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except Exception as error:  # no route, a wrong token, a version that does not match
+        raise ImelError(f"cannot connect to Ray at '{address}': {one_line(error)}") from None
+    return ray
 
 
 def cores(ray: Any) -> int:

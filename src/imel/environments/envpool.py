@@ -1,7 +1,6 @@
 """EnvPool's environments as a vector environment of Stable-Baselines3: `backend="envpool"`.
 
-EnvPool steps all copies in C++, on threads of its own, and has Gymnasium's MuJoCo tasks under the
-same ids. It does not render, and the state of its simulators can be neither read nor set.
+They are stepped in C++, cannot be drawn, and their state can be neither read nor set.
 """
 
 from __future__ import annotations
@@ -32,23 +31,13 @@ def make_envpool(
     env_kwargs: Mapping[str, Any] | None = None,
     columns: NDArray[np.bool_] | None = None,
 ) -> VecEnv:
-    """Return copies of an environment that report their episodes as `Monitor` does.
-
-    :param threads: threads that step the copies; 0 for one a core
-    :param env_kwargs: options of Gymnasium's environment, as far as EnvPool has them
-    :param columns: which numbers of the observation to keep; all of them by default
-    """
+    """Return copies, stepped by some threads (0: one a core), of which some columns are seen."""
     return VecMonitor(EnvPoolEnvironments(env_id, n_envs, threads, env_kwargs or {}, columns))
 
 
 def usable_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def threads_for(n_envs: int, threads: int = 0) -> int:
-    """Return how many threads step the copies if `threads` are asked for, 0 being one a core."""
-    return min(threads or usable_cores(), n_envs)
 
 
 class EnvPoolEnvironments(VecEnv):
@@ -70,11 +59,13 @@ class EnvPoolEnvironments(VecEnv):
         self.spec = gymnasium.spec(env_id)  # what is learned here is evaluated and drawn there
         if env_id not in self._envpool.list_all_envs():
             raise ImelError(f"EnvPool has no '{env_id}'; it can be learned on without EnvPool")
-        self._arguments = {
-            "num_envs": n_envs,
-            "num_threads": threads_for(n_envs, threads),
-            **self._pool_options(env_kwargs),
-        }
+        known = self._envpool.make_spec(env_id).config._asdict()
+        options = {name: value for name, value in env_kwargs.items() if name != _CONTACT_FORCES}
+        for name in options.keys() - known.keys():
+            raise ImelError(f"EnvPool's '{env_id}' has no option '{name}'")
+        threads = min(threads or usable_cores(), n_envs)
+        self._arguments: dict[str, Any] = {"num_envs": n_envs, "num_threads": threads}
+        self._arguments |= {name: type(known[name])(value) for name, value in options.items()}
         self._pool = self._make_pool(np.random.SeedSequence().generate_state(n_envs))
         space, actions = self._pool.observation_space, self._pool.action_space
         if not isinstance(space, spaces.Box) or not isinstance(actions, spaces.Box):
@@ -88,15 +79,6 @@ class EnvPoolEnvironments(VecEnv):
         low, high = actions.low.astype(np.float32), actions.high.astype(np.float32)
         super().__init__(n_envs, space, spaces.Box(low, high))
 
-    def _pool_options(self, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return Gymnasium's options in EnvPool's types; refuse one that EnvPool does not have."""
-        known = self._envpool.make_spec(self.spec.id).config._asdict()
-        options = {name: value for name, value in env_kwargs.items() if name != _CONTACT_FORCES}
-        for name in options:
-            if name not in known:
-                raise ImelError(f"EnvPool's '{self.spec.id}' has no option '{name}'")
-        return {name: type(known[name])(value) for name, value in options.items()}
-
     def _make_pool(self, seeds: Iterable[int]) -> Any:
         return self._envpool.make_gymnasium(
             self.spec.id, seed=[int(seed) % 2**31 for seed in seeds], **self._arguments
@@ -108,7 +90,7 @@ class EnvPoolEnvironments(VecEnv):
         if seeds:  # they can be given to new copies only
             self._pool = self._make_pool(seeds)
             self._reset_seeds()
-        return self._kept(self._pool.reset()[0])
+        return self._pool.reset()[0][:, self._columns]
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Let EnvPool's threads begin with the step."""
@@ -118,18 +100,16 @@ class EnvPoolEnvironments(VecEnv):
         """Return what came of the step; a copy whose episode ended has begun the next one."""
         observations, rewards, terminated, truncated, _ = self._pool.recv()
         dones = terminated | truncated
-        observations = self._kept(observations)
+        observations = observations[:, self._columns]
         infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         finished = np.flatnonzero(dones)
         for i in finished:
             infos[i]["terminal_observation"] = observations[i].copy()
             infos[i]["TimeLimit.truncated"] = bool(truncated[i])
         if finished.size:
-            observations[finished] = self._kept(self._pool.reset(finished.astype(np.int32))[0])
+            begun = self._pool.reset(finished.astype(np.int32))[0]
+            observations[finished] = begun[:, self._columns]
         return observations, rewards, dones, infos
-
-    def _kept(self, observations: NDArray[Any]) -> NDArray[Any]:
-        return observations[:, self._columns]
 
     def close(self) -> None:
         """End EnvPool's threads."""
@@ -149,9 +129,9 @@ class EnvPoolEnvironments(VecEnv):
         raise ImelError("EnvPool does not render: play the model on Gymnasium's environment")
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> NoReturn:
-        """Refuse."""
-        raise AttributeError(f"EnvPool's environments have no attribute '{attr_name}' to set")
+        """Refuse, as `env_method` does."""
+        raise AttributeError(f"EnvPool's environments have no '{attr_name}' of their own")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> Any:
         """Refuse."""
-        raise AttributeError(f"EnvPool's environments have no method '{method_name}' to call")
+        self.set_attr(method_name, None)

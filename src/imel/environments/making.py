@@ -1,7 +1,7 @@
 """Make environments from an id.
 
 id -> `make` -> Replayable(Monitor(environment)) -> side by side in this process, or in processes of
-their own (`workers`); or as EnvPool's (`envpool`)
+their own where a simulator is slow, or may crash or hang; or as EnvPool's (`envpool`)
 """
 
 from __future__ import annotations
@@ -10,35 +10,38 @@ import multiprocessing
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 from gymnasium import Env
 from stable_baselines3.common.monitor import Monitor
 from stable_baselines3.common.type_aliases import GymEnv
-from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, unwrap_vec_normalize
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+from stable_baselines3.common.vec_env import (
+    DummyVecEnv,
+    SubprocVecEnv,
+    VecEnv,
+    unwrap_vec_normalize,
+)
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvObs, VecEnvStepReturn
 
 from imel.data.rollout import Sampler
 from imel.environments.envpool import make_envpool
-from imel.environments.replay import Replayable
-from imel.environments.workers import Maker, Workers
-from imel.errors import ImelError, SettingsError, one_line
+from imel.environments.replay import FAULT, Replayable
+from imel.errors import EnvironmentFaultError, ImelError, SettingsError, one_line
 from imel.policies.spaces import check_spaces
 from imel.settings import Backend, Settings
 
+Maker = Callable[[], Env[Any, Any]]
+
+_SECONDS_TO_START = 120.0
 _said: set[str] = set()
 
 
 def make(env_id: str, **options: Any) -> Env[Any, Any]:
-    """Make one environment by its id: the one place that calls `gymnasium.make`.
-
-    MuJoCo would write its warnings to the terminal once per model, and to a file in the user's
-    folder. Here each is said once, and no file is written.
-    """
+    """Make one environment by its id; each warning of MuJoCo is said once, and in no file."""
     if is_mujoco(env_id):
         import mujoco  # which takes a while to import, and not every task needs it
 
@@ -124,11 +127,7 @@ def environments_for(
 
 
 class SideBySide(DummyVecEnv):
-    """Environments in this process, stepped one after the other.
-
-    Infos are copied one level deep and observations as arrays: for a quick simulator deep copies of
-    both are a tenth of a step.
-    """
+    """Environments in this process; deep copies of infos would be a tenth of a quick step."""
 
     @property
     def restorable(self) -> bool:
@@ -152,3 +151,81 @@ class SideBySide(DummyVecEnv):
         # A space that is no Dict has the single key None
         observations = copied.get(None, copied)
         return observations, self.buf_rews.copy(), self.buf_dones.copy(), infos
+
+
+class Workers(SubprocVecEnv):
+    """Environments in processes of their own, started anew by the `reset` after a fault."""
+
+    restorable: ClassVar[bool] = True
+
+    def __init__(self, makers: Sequence[Maker], timeout: float) -> None:
+        self._makers = list(makers)
+        self._seconds = {"step": timeout, "reset": max(timeout, _SECONDS_TO_START)}
+        # One process imports what all of them need, and they are copies of it
+        multiprocessing.get_context("forkserver").set_forkserver_preload([__name__])
+        self._start()
+
+    def _start(self) -> None:
+        super().__init__(self._makers, start_method="forkserver")
+        self.remotes: Any = tuple(
+            _Watched(remote, index, self._seconds) for index, remote in enumerate(self.remotes)
+        )
+
+    def reset(self) -> VecEnvObs:
+        """Begin an episode in each."""
+        if any(remote.broken for remote in self.remotes):
+            seeds = self._seeds
+            self.close()
+            self._start()
+            self._seeds = seeds
+        return super().reset()
+
+    def close(self) -> None:
+        """End the processes, also those that would not listen."""
+        if self.closed:
+            return
+        for process, remote in zip(self.processes, self.remotes, strict=True):
+            process.kill()
+            process.join()
+            remote.close()
+        self.closed, self.waiting = True, False
+
+
+class _Watched:
+    """The pipe to a worker, which names the environment if there is no answer, or a fault in it."""
+
+    def __init__(self, pipe: Any, index: int, seconds: dict[str, float]) -> None:
+        self._pipe, self._index, self._seconds = pipe, index, seconds
+        self._seed: int | None = None
+        self.close = pipe.close
+        self.broken = False
+
+    def send(self, request: tuple[str, Any]) -> None:
+        """Ask the worker for something."""
+        self._kind, content = request
+        if self._kind == "reset":
+            self._seed = content[0]
+        try:
+            self._pipe.send(request)
+        except OSError:
+            raise self._lost("ended during a {}") from None
+
+    def recv(self) -> Any:
+        """Wait for the answer, but not for ever."""
+        seconds = self._seconds.get(self._kind)
+        try:
+            if not self._pipe.poll(seconds):
+                raise self._lost(f"did not answer to a {{}} within {seconds:g} s")
+            answer = self._pipe.recv()
+        except (EOFError, OSError):
+            raise self._lost("ended during a {}") from None
+        for info in answer if isinstance(answer, tuple) else ():
+            if isinstance(info, dict) and FAULT in info:
+                self.broken = True
+                raise EnvironmentFaultError(info[FAULT], self._index)
+        return answer
+
+    def _lost(self, how: str) -> EnvironmentFaultError:
+        self.broken = True
+        who = f"the process of environment {self._index} (seed {self._seed})"
+        return EnvironmentFaultError(f"{who} {how.format(self._kind)}", self._index)

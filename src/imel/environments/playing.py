@@ -64,10 +64,9 @@ def play_policy(
     sampled: bool = False,
     look: Callable[[int], None] = lambda number: None,
 ) -> Iterator[tuple[Decision, Step]]:
-    """Play one episode with a policy's mean actions, or with actions sampled by the seed.
+    """Play one episode with mean actions, or some sampled by the seed.
 
-    `look` gets the number of each step while the environment is still in the observed state, and
-    may draw it.
+    `look` gets the number of each step while the environment is still in the observed state.
     """
     generator, distribution = torch.Generator().manual_seed(seed), policy.distribution
     decided = list[Decision]()
@@ -99,9 +98,8 @@ def require_spaces(model: Any, env: Any, env_id: str) -> None:
         mine, theirs = getattr(model, name), getattr(env, name)
         if not _alike(mine, theirs):
             both = [s.shape if isinstance(s, spaces.Box) else s for s in (mine, theirs)]
-            raise ImelError(
-                f"the model was not made for {env_id}: it {verb} {both[0]}, not {both[1]}"
-            )
+            found = f"it {verb} {both[0]}, not {both[1]}"
+            raise ImelError(f"the model was not made for {env_id}: {found}")
 
 
 def _alike(mine: Any, theirs: Any) -> bool:

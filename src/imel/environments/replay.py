@@ -1,8 +1,7 @@
 """Environments that say how they came where they are, so that their episodes can be played again.
 
-An episode is decided by the random state it began with and the actions since, for MuJoCo's tasks
-and whatever else is deterministic and draws from Gymnasium's generator. That is what a checkpoint
-holds of an environment, and what the learning process keeps of those in Ray's workers.
+What is deterministic and draws from Gymnasium's generator is decided by the random state an episode
+began with and the actions since. That is what a checkpoint holds, and Ray's sampler keeps of them.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ LONGEST = 10_000
 """Steps after which an episode is left, and up to which it can be played again."""
 FAULT = "imel_fault"
 """The key of an info under which a fault is reported."""
-_ROOM = 64
-"""Actions for which there is room at first; it doubles when it is full."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +37,8 @@ class Past:
 class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Can be put back where it was at the last `mark`, by playing its episode again.
 
-    It also says of a fault in which environment it was, by which seed and at which step. A fault is
-    whatever an environment raises, be it SystemExit, and an observation of another shape than its
-    space has: it would be broadcast without a word.
-
-    :param index: which of several copies it is
-    :param reporting: hand faults on in the info, so that a process of its own lives to say them
+    It also names a fault, `reporting` it in the info from another process: whatever an environment
+    raises, or an observation of another shape than its space, which would be broadcast.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], index: int, reporting: bool = False) -> None:
@@ -57,12 +50,11 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.mark()
 
     def _begin(self) -> None:
-        shape = (_ROOM, *(self.action_space.shape or ()))
-        self._actions, self._count = np.empty(shape, self.action_space.dtype), 0
+        self._actions, self._count = list[Array](), 0
 
     def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
-        self._begin()  # in another array: the last mark may need the actions of before
+        self._begin()  # in another list: the last mark may need the actions of before
         generator: Any = getattr(self.unwrapped.np_random, "bit_generator", None)
         self.origin = None if generator is None else {"state": generator.state}
         if seed is not None:
@@ -71,37 +63,33 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
             self.origin = None
         try:
             observation, info = self.env.reset(seed=seed, options=options)
-            self._require_shape(observation)
-            return observation, info
+            return self._fitting(observation), info
         except BaseException as error:
             return None, self._report("reset", error)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take a step."""
         if self._count <= LONGEST:
-            if self._count == len(self._actions):
-                self._actions = np.concatenate([self._actions, np.empty_like(self._actions)])
-            self._actions[self._count] = action
+            self._actions.append(np.array(action, self.action_space.dtype))
         self._count += 1
         try:
             observation, reward, terminated, truncated, info = self.env.step(action)
-            self._require_shape(observation)
-            return observation, float(reward), terminated, truncated, info
+            return self._fitting(observation), float(reward), terminated, truncated, info
         except BaseException as error:
             return None, 0.0, False, False, self._report("step", error)
 
-    def _require_shape(self, observation: Any) -> None:
+    def _fitting(self, observation: Any) -> Any:
         expected = self.observation_space.shape  # None of a Dict
         if expected is not None and np.shape(observation) != expected:
             raise ValueError(f"an observation of shape {np.shape(observation)}, not {expected}")
+        return observation
 
     def _report(self, where: str, error: BaseException) -> dict[str, Any]:
         if isinstance(error, KeyboardInterrupt):
             raise error
-        fault = (
-            f"environment {self._index} (seed {self._seed}) raised in {where} {self._count} of its "
-            f"episode: {type(error).__name__}: {error}"
-        )
+        who = f"environment {self._index} (seed {self._seed})"
+        what = f"{type(error).__name__}: {error}"
+        fault = f"{who} raised in {where} {self._count} of its episode: {what}"
         if self._reporting:
             return {FAULT: fault}
         raise EnvironmentFaultError(fault, self._index) from error
@@ -113,7 +101,10 @@ class Replayable(gymnasium.Wrapper[Any, Any, Any, Any]):
     def past(self) -> Past | None:
         """Return how it came to the last mark; None if it cannot be brought there again."""
         origin, actions, count = self._mark
-        return None if origin is None or count > LONGEST else Past(origin, actions[:count])
+        if origin is None or count > LONGEST:
+            return None
+        shape, kind = (count, *(self.action_space.shape or ())), self.action_space.dtype
+        return Past(origin, np.array(actions[:count], kind).reshape(shape))
 
     def play_again(self, past: Past) -> Any:
         """Bring it where another one was; return the observation there."""

@@ -23,7 +23,7 @@ from imel.explain.lesson_words import episode_words, steps_words
 from imel.explorer.insight import Answer, Insight
 from imel.explorer.lessons import LessonInsight
 from imel.pictures.curve import read_curve
-from imel.pictures.nearby import episode_trend
+from imel.pictures.style import summarise_near
 from imel.runs import layout
 
 Array = NDArray[Any]
@@ -146,7 +146,7 @@ def describe_curve(folder: Path) -> dict[str, Any] | None:
     curve = read_curve(monitor, folder / layout.EVALUATION, "")
     if not len(curve.returns):
         return None
-    trend = episode_trend(curve.steps, curve.returns)
+    trend = summarise_near(curve.steps, curve.returns)
     shown = np.unique(np.linspace(0, len(curve.returns) - 1, _DOTS).astype(int))
     evaluation = curve.evaluation
     return {

@@ -19,7 +19,7 @@ from imel.explain.by_lessons import contributions_at, explain_lessons
 from imel.explain.reduced import lesson_sizes
 from imel.explorer.insight import Colour, Insight, Projection
 from imel.explorer.memory_map import Colouring, Plane, plane_through, scaled_colours
-from imel.pictures.lesson_figures import spread
+from imel.pictures.curve import spread
 from imel.policies import Policy, RidgePolicy
 from imel.policies.names import DimensionNames
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from imel.errors import ImelError
 from imel.explorer.insight import Colour, Insight, Projection
-from imel.pictures.plane import principal_components
+from imel.pictures.run_pictures import principal_components
 
 Array = NDArray[Any]
 

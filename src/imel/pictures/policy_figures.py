@@ -1,8 +1,4 @@
-"""Pictures of a policy: its mean over a plane of states, and the experiences it is made of.
-
-An update is drawn as in the paper's Figure 1, against one axis; the policy as a map beside it. Over
-training the map is an animated GIF, from one checkpoint to the next.
-"""
+"""Pictures of a policy: a map over a plane of states, an update, the map over training as a GIF."""
 
 from __future__ import annotations
 
@@ -16,19 +12,19 @@ from matplotlib.animation import PillowWriter
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from imel.pictures.nearby import summarise_near
-from imel.pictures.style import BELOW, BLACK, BLUE, GREY, RED, Array, Keywords, styled
+from imel.pictures import style
+from imel.pictures.style import Array, Keywords, styled
 
 _MOST_SHOWN, _MOST_ARROWS = 300, 40
 """Experiences drawn at most, and arrows beside a map."""
 _TITLE_WIDTH = 90
 _TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50)
+_RANGE = " (its range is [-1, 1])"
 _SHARE = 0.1
 """Of all states: over so many a policy's line averages."""
-_GIF_DOTS_PER_INCH, _FRAMES_PER_SECOND, _LAST = 90, 4, 6
-"""The last frame of an animation stays as long as this many."""
+_GIF_DOTS_PER_INCH, _FRAMES_PER_SECOND, _LAST = 90, 4, 5
+"""The last frame of an animation is shown so many times more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +51,10 @@ class UpdateStep:
         """The letter of what is shown: a probability or a mean."""
         return "p" if self.span == (0.0, 1.0) else "μ"
 
-    def shown(self) -> NDArray[np.intp]:
+    def shown(self) -> Array:
         """Return the rows that are drawn: all, or a sample of them that is always the same."""
         count, draws = len(self.positions), np.random.default_rng(0)
         return np.sort(draws.choice(count, min(count, _MOST_SHOWN), replace=False))
-
-    def largest(self, most: int) -> NDArray[np.intp]:
-        """Return those of the rows that are drawn that were improved most."""
-        rows = self.shown()
-        changes = np.abs(self.improved_means - self.old_means)[rows]
-        return rows[np.argsort(-changes, kind="stable")[:most]]
 
 
 @styled
@@ -73,42 +63,37 @@ def update_figure(step: UpdateStep) -> Figure:
     figure = Figure(figsize=(9.5, 5.8))
     axes = figure.subplots()
     axes.set_title(textwrap.fill(step.title, _TITLE_WIDTH))
-    draw_update(axes, step, _MOST_SHOWN)
-    figure.legend(loc=BELOW, ncols=3)
+    _draw_update(axes, step, _MOST_SHOWN)
+    figure.legend(loc=style.BELOW, ncols=3)
     return figure
 
 
-def draw_update(axes: Axes, step: UpdateStep, arrows: int) -> None:
-    """Draw two policies at some states, their means near each place, and arrows from mu to mu*.
-
-    :param arrows: how many, those of the largest changes
-    """
-    x, rows, largest = step.positions[:, 0], step.shown(), step.largest(arrows)
-    symbol, changes = step.symbol, step.improved_means - step.old_means
-    for sign, marker, colour, name in ((1, "^", RED, "raised"), (-1, "v", BLUE, "lowered")):
+def _draw_update(axes: Axes, step: UpdateStep, arrows: int) -> None:
+    """Draw two policies, their means near each place, and arrows of the largest changes."""
+    x, rows, symbol = step.positions[:, 0], step.shown(), step.symbol
+    changes = step.improved_means - step.old_means
+    largest = rows[np.argsort(-np.abs(changes[rows]), kind="stable")[:arrows]]
+    raised, lowered = (1, "^", style.RED, "raised"), (-1, "v", style.BLUE, "lowered")
+    for sign, marker, colour, name in (raised, lowered):
         of = largest[sign * changes[largest] > 0]
-        ends, style = step.improved_means[of], Keywords(color=colour, alpha=0.6)
+        ends, faint = step.improved_means[of], Keywords(color=colour, alpha=0.6)
         label = f"{symbol} → {symbol}*, {name}"
-        axes.vlines(x[of], step.old_means[of], ends, linewidth=0.9, label=label, **style)
-        axes.scatter(x[of], ends, s=7, linewidths=0, marker=marker, **style)
+        axes.vlines(x[of], step.old_means[of], ends, linewidth=0.9, label=label, **faint)
+        axes.scatter(x[of], ends, s=7, linewidths=0, marker=marker, **faint)
     dots, wide = Keywords(s=10, alpha=0.6, linewidths=0, zorder=3), Keywords(lw=2.3, zorder=4)
     for means, name, colour, dashes in (
-        (step.old_means, f"old policy {symbol}", GREY, "--"),
-        (step.policy_means, "new policy", BLACK, "-"),
+        (step.old_means, f"old policy {symbol}", style.GREY, "--"),
+        (step.policy_means, "new policy", style.BLACK, "-"),
     ):
         axes.scatter(x[rows], means[rows], color=colour, label=f"{name} at a state", **dots)
-        near, label = summarise_near(x, means, _SHARE), f"{name}, mean near there"
+        near, label = style.summarise_near(x, means, _SHARE), f"{name}, mean near there"
         axes.plot(near.places, near.mean, dashes, color=colour, label=label, **wide)
     axes.set(xlabel=step.axis_labels[0], xlim=np.percentile(x, [0.5, 99.5]))
     _scale_actions(axes, step)
 
 
 def _scale_actions(axes: Axes, step: UpdateStep) -> None:
-    """Scale the axis: the action range linear, means beyond it logarithmic.
-
-    Beyond the range actions are clipped and means no longer matter, but they may be far off. There
-    are no probabilities beyond theirs.
-    """
+    """Scale the axis: the action range linear, means beyond it, that are clipped, logarithmic."""
     if step.symbol == "p":
         axes.set(ylim=(-0.03, 1.03), ylabel=step.action_label)
         return
@@ -122,7 +107,7 @@ def _scale_actions(axes: Axes, step: UpdateStep) -> None:
     axes.set_ylim(min(1.4 * low, -1.15), max(1.4 * high, 1.15))
     axes.set_ylabel(f"{step.action_label} (logarithmic beyond [-1, 1])")
     for bound in step.span:
-        axes.axhline(bound, color=GREY, linewidth=0.8, linestyle=(0, (4, 4)), zorder=0)
+        axes.axhline(bound, color=style.GREY, linewidth=0.8, linestyle=(0, (4, 4)), zorder=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,14 +127,14 @@ def surface_figure(surface: PolicySurface) -> Figure:
     left, right = figure.subplots(1, 2)
     improved = "probability p*" if surface.symbol == "p" else "mean μ*"
     left.set_title(f"the policy, and memories coloured by their improved {improved}")
-    draw_map(left, surface)
+    _draw_map(left, surface)
     right.set_title("the memories' improvement, and the policy made of it")
-    draw_update(right, surface, _MOST_ARROWS)
-    figure.legend(loc=BELOW, ncols=6)
+    _draw_update(right, surface, _MOST_ARROWS)
+    figure.legend(loc=style.BELOW, ncols=6)
     return figure
 
 
-def draw_map(axes: Axes, surface: PolicySurface, bar: bool = True) -> None:
+def _draw_map(axes: Axes, surface: PolicySurface, bar: bool = True) -> None:
     """Draw the policy over the plane and its memories, with or without a colour bar."""
     colours: Keywords = {"cmap": "coolwarm", "norm": Normalize(*surface.span), "rasterized": True}
     grid = surface.x, surface.y, surface.means
@@ -159,12 +144,11 @@ def draw_map(axes: Axes, surface: PolicySurface, bar: bool = True) -> None:
     axes.scatter(x, y, 16, improved, edgecolors="black", linewidths=0.5, zorder=3, **colours)
     axes.grid(False)
     axes.spines[:].set_visible(True)
-    axes.set(xlim=surface.x[[0, -1]], xlabel=surface.axis_labels[0])
-    axes.set(ylim=surface.y[[0, -1]], ylabel=surface.axis_labels[1])
+    axes.set(xlim=surface.x[[0, -1]], ylim=surface.y[[0, -1]])
+    axes.set(xlabel=surface.axis_labels[0], ylabel=surface.axis_labels[1])
     if bar:
-        probability = surface.symbol == "p"
-        label = surface.action_label + ("" if probability else " (its range is [-1, 1])")
-        extend = "neither" if probability else "both"
+        note, extend = ("", "neither") if surface.symbol == "p" else (_RANGE, "both")
+        label = surface.action_label + note
         axes.figure.colorbar(image, ax=axes, label=label, extend=extend)
 
 
@@ -173,16 +157,15 @@ def save_animation(surfaces: Sequence[PolicySurface], path: Path) -> None:
     """Write maps with the same axes as the frames of a GIF; each has its own title."""
     figure = Figure(figsize=(7.2, 5.4))
     axes = figure.subplots()
-    draw_map(axes, surfaces[-1])
+    _draw_map(axes, surfaces[-1])
     # Laid out once, with the longest title: frames must not jump
     axes.set_title(max((surface.title for surface in surfaces), key=len))
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     writer = PillowWriter(fps=_FRAMES_PER_SECOND)
     with writer.saving(figure, path, _GIF_DOTS_PER_INCH):
-        for number, surface in enumerate(surfaces):
+        for surface in [*surfaces, *[surfaces[-1]] * _LAST]:
             axes.clear()
-            draw_map(axes, surface, bar=False)
+            _draw_map(axes, surface, bar=False)
             axes.set_title(surface.title)
-            for _ in range(_LAST if number == len(surfaces) - 1 else 1):
-                writer.grab_frame()
+            writer.grab_frame()

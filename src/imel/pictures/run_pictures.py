@@ -1,23 +1,26 @@
 """The pictures of a run: its curve and its policy, one update, and the policy over training.
 
-It is here that pictures meet the model; they are drawn of plain arrays.
+It is here that pictures meet the model: a policy is looked at over a plane through its states. They
+are drawn of plain arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from imel.algorithm import IMeL
 from imel.environments.playing import names_in
 from imel.errors import ImelError, SettingsError
 from imel.pictures.curve import curve_figure, read_curve
-from imel.pictures.plane import Plane, as_array, principal_plane, state_plane
 from imel.pictures.policy_figures import PolicySurface, UpdateStep, surface_figure
 from imel.pictures.style import Array
 from imel.policies import Policy
@@ -30,9 +33,90 @@ _CELLS = 140
 _CHUNK = 1024
 """States the policy answers for at a time: kernels against a large memory take room."""
 _MOST_FRAMES = 60
+_LABEL_WIDTH = 72
+"""Characters on a line of an axis' label."""
+
+Map = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """Two directions in a space into which raw states are mapped."""
+
+    labels: tuple[str, str]
+    origin: Tensor  # [d] where both coordinates are zero
+    directions: Tensor  # [2, d] orthonormal, or zero where the space has no second dimension
+    space: Map = torch.as_tensor  # raw states [N, d_s] -> [N, d]
+    inverse: Map = torch.as_tensor  # [N, d] -> [N, d_s], where that can be done
+
+    def coordinates(self, states: Tensor) -> Array:
+        """Project raw states onto the plane."""  # [N, d_s] -> [N, 2]
+        return as_array((self.space(states).to(self.origin) - self.origin) @ self.directions.T)
+
+    def states(self, coordinates: Array) -> Tensor:
+        """Return the raw states at coordinates; other components are at the origin's."""
+        along = torch.as_tensor(coordinates).to(self.origin)
+        return self.inverse(self.origin + along @ self.directions)
+
 
 View = tuple[Plane, Array, Array]
 """A plane with the part of it that is shown: the coordinates of columns and rows."""
+
+
+# --- planes ---
+
+
+def state_plane(policy: Policy, states: Tensor, names: DimensionNames) -> Plane:
+    """Return the state's own two dimensions, or the principal components of some raw states."""
+    if states.shape[1] != 2:
+        return _component_plane(policy, states, names)
+    identity = torch.eye(2, device=states.device)
+    return Plane((names.state[0], names.state[1]), torch.zeros_like(states[0]), identity)
+
+
+def _component_plane(policy: Policy, states: Tensor, names: DimensionNames) -> Plane:
+    return principal_plane(states, policy.normaliser, policy.normaliser.inverse, names.state)
+
+
+def principal_plane(
+    states: Tensor, space: Map, inverse: Map = torch.as_tensor, names: Sequence[str] = ()
+) -> Plane:
+    """Return the first two principal components of raw states in a space.
+
+    :param names: of the dimensions of the space, for labels
+    """
+    origin, directions, shares = principal_components(space(states))
+    labels = ["no second dimension"] * 2
+    for i in range(min(2, len(origin))):
+        labels[i] = f"component {i + 1} ({float(shares[i]):.0%} of variance)"
+        largest = directions[i].abs().argsort(descending=True)[: min(3, len(names))]
+        # Lines are broken between terms, not in names
+        terms = [f"{directions[i, j]:+.2f} {names[int(j)]}".replace(" ", "\xa0") for j in largest]
+        terms += ["…"] * (len(names) > 3)
+        labels[i] = "\n".join([labels[i], *textwrap.wrap(", ".join(terms), _LABEL_WIDTH)])
+    return Plane((labels[0], labels[1]), origin.float(), directions.float(), space, inverse)
+
+
+def principal_components(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the mean of rows [n, d], the two directions of largest variance, their shares."""
+    rows = rows.double()
+    origin = rows.mean(dim=0)
+    centred = rows - origin
+    values, vectors = torch.linalg.eigh(centred.T @ centred)  # ascending
+    # Zeros stand for a second dimension that there is not
+    directions = functional.pad(vectors.T.flip(0), (0, 0, 0, 1))[:2]
+    shares = functional.pad(values.flip(0), (0, 1))[:2] / values.sum().clamp_min(1e-12)
+    # A component's sign is arbitrary: fixed, the same run always gives the same picture
+    signs = directions.gather(1, directions.abs().argmax(dim=1, keepdim=True)).sign()
+    return origin, directions * signs, shares
+
+
+def as_array(tensor: Tensor) -> Array:
+    """Convert a tensor to a float64 array."""
+    return tensor.detach().cpu().double().numpy()
+
+
+# --- runs ---
 
 
 def draw_run(
@@ -63,8 +147,7 @@ def update_step(run: StoredRun, iteration: int | None, action: int | None) -> Up
         raise ImelError(f"{models[nearest].path.name} has made no update yet")
     newest = memory.column("iterations") == memory.column("iterations").max()
     names = names_in(run.env, policy.dimensions)
-    normaliser, states = policy.normaliser, memory.column("states")[newest]
-    plane = principal_plane(states, normaliser, normaliser.inverse, names.state)
+    plane = _component_plane(policy, memory.column("states")[newest], names)
     title = f"{name}: update {nearest}, {int(newest.sum()):,} new experiences"
     return UpdateStep(**_experiences(policy, title, names, action, plane, newest))
 
@@ -81,7 +164,7 @@ def training_surfaces(run: StoredRun, action: int | None) -> list[PolicySurface]
     shown = [list(models.values())[i] for i in chosen]
     policies = [Policy.load(model.path) for model in shown]
     names = names_in(run.env, policies[-1].dimensions)
-    view = view_of(policies, names)
+    view = _view_of(policies, names)
     dimension = policy_surface(policies[-1], "", names, action, view).dimension
     titles = [f"{name}\n{model.label}, {model.timesteps or 0:,} steps" for model in shown]
     return [
@@ -98,7 +181,7 @@ def _models_of(run: StoredRun) -> tuple[str, dict[int, StoredModel]]:
     return ", ".join(filter(None, [run.env, run.title])), dict(sorted(known.items()))
 
 
-def view_of(policies: Sequence[Policy], names: DimensionNames) -> View:
+def _view_of(policies: Sequence[Policy], names: DimensionNames) -> View:
     """Return the plane of the last policy, as far as the memories of all policies reach."""
     remembered = [policy.memory.column("states") for policy in policies]
     plane = state_plane(policies[-1], remembered[-1], names)
@@ -117,12 +200,11 @@ def policy_surface(
     view: View | None = None,
 ) -> PolicySurface:
     """Compute the policy's mean over a plane, for one dimension of the action."""
-    plane, x, y = view_of([policy], names) if view is None else view
+    plane, x, y = view or _view_of([policy], names)
     experiences = _experiences(policy, title, names, action, plane)
     grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
-    means = policy.distribution.shown(_act(policy, plane.states(grid)))
-    chosen = means[:, experiences["dimension"]].reshape(len(y), len(x))
-    return PolicySurface(**experiences, x=x, y=y, means=chosen)
+    means = _shown_means(policy, plane.states(grid))[:, experiences["dimension"]]
+    return PolicySurface(**experiences, x=x, y=y, means=means.reshape(len(y), len(x)))
 
 
 def _experiences(
@@ -134,44 +216,32 @@ def _experiences(
     rows: Any = slice(None),
 ) -> dict[str, Any]:
     """Return the fields of an `UpdateStep` of some rows of the memory."""
-    states, old, improved = (
-        policy.memory.column(name)[rows] for name in ("states", "means", "improved_means")
-    )
-    shown = policy.distribution.shown
-    changed = shown(as_array(improved))
-    chosen, note, label = _choose_action(policy, changed, names, action)
-    return {
-        "title": title + note,
-        "axis_labels": plane.labels,
-        "action_label": label,
-        "positions": plane.coordinates(states),
-        "old_means": shown(as_array(old))[:, chosen],
-        "improved_means": changed[:, chosen],
-        "policy_means": shown(_act(policy, states))[:, chosen],
-        "span": policy.distribution.span,
-        "dimension": chosen,
-    }
-
-
-def _choose_action(
-    policy: Policy, improved: Array, names: DimensionNames, action: int | None
-) -> tuple[int, str, str]:
-    """Return the dimension of the action or the option that is shown, a note on it, its label."""
+    columns = (policy.memory.column(name)[rows] for name in ("states", "means", "improved_means"))
+    states, *changes = columns
+    old, improved = (policy.distribution.shown(as_array(means)) for means in changes)
     count = improved.shape[1]
     if action is not None and not 0 <= action < count:
         raise SettingsError(f"action={action} is not between 0 and {count - 1}")
     chosen = int(improved.var(axis=0).argmax()) if action is None else action
     kind, letter = ("probability of: ", "p") if policy.distribution.sizes else ("", "μ")
-    label = kind + names.action[chosen]
-    if count == 1:
-        return chosen, "", label
-    number = f"action {chosen}"
-    named = "" if label == number else f", {label}"
-    why = f", whose {letter}* varies most" if action is None else ""
-    return chosen, f": {number} of {count}{named}{why}", label
+    name, number = names.action[chosen], f"action {chosen}"
+    if count > 1:  # say which one is shown
+        title += f": {number} of {count}{'' if name == number else f', {name}'}"
+        title += f", whose {letter}* varies most" if action is None else ""
+    return {
+        "title": title,
+        "axis_labels": plane.labels,
+        "action_label": kind + name,
+        "positions": plane.coordinates(states),
+        "old_means": old[:, chosen],
+        "improved_means": improved[:, chosen],
+        "policy_means": _shown_means(policy, states)[:, chosen],
+        "span": policy.distribution.span,
+        "dimension": chosen,
+    }
 
 
-def _act(policy: Policy, states: Tensor) -> Array:
-    """Compute a policy's means at many raw states, chunk by chunk."""
-    chunks = torch.split(states, _CHUNK)
-    return np.concatenate([as_array(policy.act(chunk)[0]) for chunk in chunks])
+def _shown_means(policy: Policy, states: Tensor) -> Array:
+    """Compute a policy's means, or probabilities, at many raw states, chunk by chunk."""
+    means = [as_array(policy.act(chunk)[0]) for chunk in torch.split(states, _CHUNK)]
+    return np.asarray(policy.distribution.shown(np.concatenate(means)))

@@ -243,17 +243,6 @@ class Policy(BasePolicy):
         choices = [range(k, k + n) for k, n in zip(firsts, sizes, strict=True)]
         return Dimensions(self.state_dim, self.action_dim, choices, observed)
 
-    # --- export ---
-
-    def write_graph(self, graph: Any, state: str) -> str:
-        """Add the mean's nodes at a normalised state to an ONNX graph; return their output."""
-        del graph, state
-        raise ImelError(f"{type(self).__name__} cannot be exported to act")
-
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what the mean is computed from, for acting with NumPy alone."""
-        raise ImelError(f"{type(self).__name__} is not a few arrays; export it as onnx")
-
     # --- what depends on memory, normaliser or weights ---
 
     def invalidate(self) -> None:

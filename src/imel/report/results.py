@@ -1,23 +1,32 @@
-"""The rows of a store put in order: tasks, on each the algorithms, of each the seeds."""
+"""The rows of a store put in order: tasks, on each the algorithms, of each the seeds.
+
+And returns of different tasks on one scale: 0 is acting at random, 1 a reference algorithm.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
-from typing import Any
+from typing import Literal
 
 import numpy as np
 
-from imel.pictures.style import Array
-from imel.report.names import algorithm_order, short_steps, task_order, task_title
+from imel.bench.store import Row, identity
+from imel.report import statistics
+from imel.report.labels import algorithm_order, escaped, short_steps, task_order, task_title
+from imel.report.statistics import Array, Estimate, estimate
 
-Row = Mapping[str, Any]
+Measure = Literal["evaluated", "explored"]
+"""Final deterministic return, or the stochastic one of the last tenth of the steps."""
+MEASURES: tuple[Measure, ...] = ("evaluated", "explored")
+Scores = Mapping[tuple[str, int], Mapping[str, Array]]
+"""By task and number of steps, then by label: the score of each seed."""
 
-RANDOM = "random"
-"""The algorithm that only acts at random: the zero of normalised scores."""
-_TAIL = 0.1
-"""The part of a learning curve, from its end, that stands for the final stochastic return."""
+RANDOM = "random"  # the algorithm that only acts at random: the zero of normalised scores
+_TAIL = 0.1  # the end of a learning curve that stands for the final stochastic return
+_LONGEST = 500  # letters of a label or an error that are shown
 
 
 @dataclass(frozen=True)
@@ -25,14 +34,11 @@ class FinishedRun:
     """One seed from beginning to end."""
 
     seed: int
-    evaluated: float
-    """Final deterministic return."""
-    explored: float | None
-    """Mean return of the training episodes that ended in the last tenth of the steps."""
+    evaluated: float  # final deterministic return
+    explored: float | None  # mean of training episodes that ended in the last tenth of the steps
     seconds: float
     cpu_seconds: float | None
-    processor: str | None
-    """On which it ran; None in rows that do not say."""
+    processor: str | None  # on which it ran; None in rows that do not say
     training: Array  # [k, 2] step, mean return of the training episodes since the row before
     evaluations: Array  # [k, 2] step, deterministic return
 
@@ -41,10 +47,7 @@ class FinishedRun:
 class Group:
     """All finished seeds of one algorithm with one setting on one task."""
 
-    label: str
-    """Its name and what was changed of its settings; what tables and figures call it."""
-    base: str | None
-    """The algorithm of which this is a variant, if it is one."""
+    label: str  # its name and what was changed of its settings: what tables and figures call it
     runs: tuple[FinishedRun, ...]  # in the order of their seeds
 
     @property
@@ -65,8 +68,11 @@ class TaskResults:
     task: str
     steps: int
     groups: Mapping[str, Group]  # by label, in the order of tables and legends
-    random: Group | None
-    """The returns of acting at random, where they were measured."""
+    random: Group | None  # the returns of acting at random, where they were measured
+
+    def of(self, labels: Iterable[str]) -> list[Group]:
+        """The groups with these labels, as far as they were run."""
+        return [self.groups[label] for label in labels if label in self.groups]
 
 
 @dataclass(frozen=True)
@@ -74,43 +80,33 @@ class Results:
     """A whole store."""
 
     tasks: tuple[TaskResults, ...]
-    failures: tuple[str, ...]
-    """One line for each run that failed the last time and has no result."""
-    commits: tuple[str, ...]
-    """Of the code that ran; with a `+` where it differed from the commit."""
+    failures: tuple[str, ...]  # a line for each run that failed the last time and has no result
+    commits: tuple[str, ...]  # of the code that ran; with a `+` where it differed from the commit
+
+    def tasks_of(self, *labels: str) -> list[TaskResults]:
+        """The tasks on which all of these were run."""
+        return [task for task in self.tasks if set(labels) <= set(task.groups)]
+
+    @property
+    def groups(self) -> list[Group]:
+        """Those of all tasks."""
+        return [group for task in self.tasks for group in task.groups.values()]
 
     @property
     def labels(self) -> list[str]:
         """Every algorithm and variant, each once, in the order of tables and legends."""
-        return sorted({label for task in self.tasks for label in task.groups}, key=algorithm_order)
-
-    @property
-    def variants(self) -> dict[str, str]:
-        """Variants whose base was run as well, and their bases."""
-        groups = [group for task in self.tasks for group in task.groups.values()]
-        present = {group.label for group in groups}
-        bases = {group.label: group.base for group in groups}
-        return {
-            label: base
-            for label in self.labels
-            if (base := bases[label]) is not None and base in present
-        }
-
-    @property
-    def algorithms(self) -> list[str]:
-        """The labels that are no variants of others."""
-        return [label for label in self.labels if label not in self.variants]
+        return sorted({group.label for group in self.groups}, key=algorithm_order)
 
 
 def run_together(group: Group, beside: Group) -> list[tuple[FinishedRun, FinishedRun]]:
     """Pairs of runs whose times compare: those of one seed, on processors of the same name."""
     others = {(run.seed, run.processor): run for run in beside.runs}
-    pairs = ((run, others.get((run.seed, run.processor))) for run in group.runs)
-    return [(run, other) for run, other in pairs if other is not None]
+    found = [run for run in group.runs if (run.seed, run.processor) in others]
+    return [(run, others[run.seed, run.processor]) for run in found]
 
 
 def cost_ratio(group: Group, beside: Group) -> float | None:
-    """Median ratio of processor times, over the runs whose times compare."""
+    """The median ratio of processor times of runs whose times compare, or None if none do."""
     ratios = [
         run.cpu_seconds / other.cpu_seconds
         for run, other in run_together(group, beside)
@@ -121,85 +117,38 @@ def cost_ratio(group: Group, beside: Group) -> float | None:
 
 def panel_title(results: Results, task: TaskResults) -> str:
     """The task's title, with the number of steps where it was run for several."""
-    title = task_title(task.task)
     budgets = [other.steps for other in results.tasks if other.task == task.task]
-    return title if len(budgets) == 1 else f"{title}, {short_steps(task.steps)} steps"
+    steps = "" if len(budgets) == 1 else f", {short_steps(task.steps)} steps"
+    return f"{task_title(task.task)}{steps}"
 
 
 def gather(rows: Iterable[Row]) -> Results:
     """Everything finished in the rows of a store, independent of the order of its files."""
     rows = list(rows)
-    cells: dict[tuple[str, int], dict[tuple[str, str], list[Sequence[Row]]]] = {}
-    for curve in _finished_curves(rows):
-        last = curve[-1]
-        cell = cells.setdefault((last["task"], last["steps"]), {})
-        cell.setdefault((_label(last), last["settings_hash"]), []).append(curve)
-    random = {
-        task: group
-        for (task, _), cell in cells.items()
-        for group in _groups(cell).values()
-        if group.label == RANDOM
-    }
+    curves = _finished_curves(rows)
+    cells: dict[tuple[str, int], list[list[Row]]] = defaultdict(list)
+    for curve in curves.values():
+        cells[curve[-1]["task"], curve[-1]["steps"]].append(curve)
+    groups = {cell: _groups(found) for cell, found in cells.items()}
+    random = {task: found[RANDOM] for (task, _), found in groups.items() if RANDOM in found}
     tasks = []
-    for (task, steps), cell in cells.items():
-        groups = {label: g for label, g in _groups(cell).items() if label != RANDOM}
-        if groups or not any(other[0] == task and other[1] != steps for other in cells):
-            tasks.append(TaskResults(task, steps, groups, random.get(task)))
-    return Results(
-        tuple(sorted(tasks, key=lambda t: (*task_order(t.task), t.steps))),
-        tuple(_failures(rows)),
-        tuple(sorted({_commit(row) for row in rows if row.get("commit")})),
-    )
+    for (task, steps), found in groups.items():
+        learned = {label: group for label, group in found.items() if label != RANDOM}
+        if learned or sum(name == task for name, _ in groups) == 1:
+            tasks.append(TaskResults(task, steps, learned, random.get(task)))
+    tasks.sort(key=lambda each: (*task_order(each.task), each.steps))
+    last = {identity(row): row for row in rows if row.get("error")}
+    failures = {
+        _plain(f"{row['task']} {_label(row)} seed {row['seed']}: {row['error']}")
+        for run, row in last.items()
+        if run not in curves
+    }
+    named = [row for row in rows if row.get("commit")]
+    commits = {_plain(row["commit"][:10]) + "+" * bool(row.get("dirty")) for row in named}
+    return Results(tuple(tasks), tuple(sorted(failures)), tuple(sorted(commits)))
 
 
-def _groups(cell: Mapping[tuple[str, str], list[Sequence[Row]]]) -> dict[str, Group]:
-    """By label; the hash is added where one label stands for several settings."""
-    names = [label for label, _ in cell]
-    groups = {}
-    for (name, digest), curves in cell.items():
-        label = name if names.count(name) == 1 else f"{name} #{digest}"
-        last = curves[0][-1]
-        runs = sorted(map(_finished_run, curves), key=lambda run: run.seed)
-        base = last["algorithm"] if last["overrides"] else None
-        groups[label] = Group(label, base, tuple(runs))
-    return {label: groups[label] for label in sorted(groups, key=algorithm_order)}
-
-
-def _label(row: Row) -> str:
-    changes = (f"{name}={value}" for name, value in row["overrides"].items())
-    return " ".join([row["algorithm"], *changes])
-
-
-def _finished_run(curve: Sequence[Row]) -> FinishedRun:
-    last = curve[-1]
-    training = [(row["step"], row["train_return"]) for row in curve if row["train_episodes"]]
-    evaluated = [row for row in curve if row["eval_return"] is not None]
-    return FinishedRun(
-        seed=last["seed"],
-        evaluated=last["eval_return"],
-        explored=_tail_return(curve),
-        seconds=last["seconds"],
-        cpu_seconds=last.get("cpu_seconds"),
-        processor=last.get("processor"),
-        training=np.array(training, dtype=float).reshape(-1, 2),
-        evaluations=np.array([(r["step"], r["eval_return"]) for r in evaluated], dtype=float),
-    )
-
-
-def _tail_return(curve: Sequence[Row]) -> float | None:
-    start = (1 - _TAIL) * curve[-1]["step"]
-    parts = [row for row in curve if row["train_episodes"] and row["step"] > start]
-    if not parts:
-        return None
-    returns = [row["train_return"] for row in parts]
-    return fmean(returns, weights=[row["train_episodes"] for row in parts])
-
-
-def _identity(row: Row) -> tuple[object, ...]:
-    return tuple(row[name] for name in ("task", "algorithm", "settings_hash", "seed", "steps"))
-
-
-def _finished_curves(rows: Iterable[Row]) -> list[list[Row]]:
+def _finished_curves(rows: Iterable[Row]) -> dict[tuple[object, ...], list[Row]]:
     """The rows of each finished run; of a run done twice, the first."""
     finished: dict[tuple[object, ...], list[Row]] = {}
     curve: list[Row] = []
@@ -207,25 +156,103 @@ def _finished_curves(rows: Iterable[Row]) -> list[list[Row]]:
         if row.get("error"):
             curve = []
             continue
-        if curve and (_identity(curve[-1]) != _identity(row) or row["step"] <= curve[-1]["step"]):
+        if curve and (identity(curve[-1]) != identity(row) or row["step"] <= curve[-1]["step"]):
             curve = []  # what came before was cut short
         curve.append(row)
         if row["final"]:
-            finished.setdefault(_identity(row), curve)
+            finished.setdefault(identity(row), curve)
             curve = []
-    return list(finished.values())
+    return finished
 
 
-def _failures(rows: Sequence[Row]) -> list[str]:
-    finished = {_identity(row) for row in rows if row.get("final")}
-    errors = {_identity(row): row for row in rows if row.get("error")}
-    return sorted(
-        f"{row['task']} {_label(row)} seed {row['seed']}: {row['error']}"
-        for run, row in errors.items()
-        if run not in finished
+def _groups(curves: Sequence[Sequence[Row]]) -> dict[str, Group]:
+    """By label; the hash is added where one label stands for several settings."""
+    alike: dict[tuple[str, str], list[FinishedRun]] = defaultdict(list)
+    for curve in curves:
+        alike[_label(curve[-1]), curve[-1]["settings_hash"]].append(_finished_run(curve))
+    names, groups = [name for name, _ in alike], {}
+    for (name, digest), runs in alike.items():
+        label = name if names.count(name) == 1 else f"{name} #{digest}"
+        groups[label] = Group(label, tuple(sorted(runs, key=lambda run: run.seed)))
+    return {label: groups[label] for label in sorted(groups, key=algorithm_order)}
+
+
+def _label(row: Row) -> str:
+    changes = [f"{name}={value}" for name, value in row["overrides"].items()]
+    return _plain(" ".join([row["algorithm"], *changes]))
+
+
+def _plain(text: str) -> str:
+    """Text from a row without what terminals obey, and figures set as mathematics."""
+    return "".join(c if c.isprintable() and c != "$" else " " for c in text[:_LONGEST])
+
+
+def _finished_run(curve: Sequence[Row]) -> FinishedRun:
+    last = curve[-1]
+    trained = [row for row in curve if row["train_episodes"] and row["train_return"] is not None]
+    tail = [row for row in trained if row["step"] > (1 - _TAIL) * last["step"]]
+    returns, episodes = ([row[f"train_{of}"] for row in tail] for of in ("return", "episodes"))
+    training = [(row["step"], row["train_return"]) for row in trained]
+    evaluated = [(r["step"], r["eval_return"]) for r in curve if r["eval_return"] is not None]
+    return FinishedRun(
+        seed=last["seed"],
+        evaluated=last["eval_return"],
+        explored=fmean(returns, weights=episodes) if tail else None,
+        seconds=last["seconds"],
+        cpu_seconds=last.get("cpu_seconds"),
+        processor=last.get("processor"),
+        training=np.array(training, dtype=float).reshape(-1, 2),
+        evaluations=np.array(evaluated, dtype=float),
     )
 
 
-def _commit(row: Row) -> str:
-    commit: str = row["commit"]
-    return commit[:10] + ("+" if row.get("dirty") else "")
+# --- scores ---
+
+
+def scores_of(results: Results, reference: str, measure: Measure) -> tuple[Scores, list[str]]:
+    """Scores on each task that has a scale; one line for each that has none, with the reason."""
+    found, reasons = {}, []
+    for task in results.tasks:
+        returns = {label: getattr(group, measure) for label, group in task.groups.items()}
+        if not returns:
+            continue
+        if not len(returns.get(reference, ())):
+            reason = f"no result of {reference}"
+        elif task.random is None:
+            reason = "no result of acting at random (`imel bench random`)"
+        else:
+            level = estimate(statistics.interquartile_mean, [returns[reference]])
+            random = float(task.random.evaluated.mean())
+            if np.nanmin([level.value, level.low]) > random:
+                unit = level.value - random
+                scaled = {n: (each - random) / unit for n, each in returns.items() if len(each)}
+                found[task.task, task.steps] = scaled
+                continue
+            reason = f"{reference} cannot be told from acting at random there"
+        reasons.append(f"{escaped(panel_title(results, task))}: {reason}")
+    return found, reasons
+
+
+def _strata(scores: Scores, label: str) -> list[Array]:
+    """The scores of an algorithm on each task on which it was run."""
+    return [groups[label] for groups in scores.values() if label in groups]
+
+
+def overall(scores: Scores, label: str) -> tuple[Estimate, int] | None:
+    """Interquartile mean of an algorithm's scores, tasks counted alike, and over how many tasks."""
+    found = _strata(scores, label)
+    return (estimate(statistics.balanced_mean, found), len(found)) if found else None
+
+
+def failed(scores: Scores, label: str) -> tuple[int, int]:
+    """How many of an algorithm's runs score below half of their median on a task, and all."""
+    found = _strata(scores, label)
+    below = sum(int((each < np.median(each) / 2.0).sum()) for each in found)
+    return below, sum(map(len, found))
+
+
+def overall_probability(results: Results, label: str, other: str) -> Estimate | None:
+    """How often one beats the other's deterministic return, over the tasks of both."""
+    shared = results.tasks_of(label, other)
+    returns = [task.groups[name].evaluated for name in (label, other) for task in shared]
+    return estimate(statistics.probability_of_improvement, returns) if returns else None

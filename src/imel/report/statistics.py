@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import trim_mean
 
-from imel.pictures.style import Array
+Array = NDArray[np.float64]
 
 Statistic = Callable[[Sequence[Array]], Array]
 """Reduces the last axis of all strata together; whatever axes are before it stay."""
 
-LEVEL = 95.0
-"""Per cent of the bootstrap distribution between the ends of an interval."""
+LEVEL = 95.0  # per cent of the bootstrap distribution between the ends of an interval
 _RESAMPLES = 5_000
 _TRIMMED = 0.25
 _SEED = 20_200_810
@@ -44,11 +44,7 @@ def interquartile_mean(strata: Sequence[Array]) -> Array:
 
 
 def balanced_mean(strata: Sequence[Array]) -> Array:
-    """Interquartile mean of all values together, in which every stratum weighs the same.
-
-    A value weighs as one of its stratum's: the lowest and the highest quarter of all weight are
-    left out.
-    """
+    """Interquartile mean by weight of all values together; every stratum weighs the same."""
     values = np.concatenate(strata, axis=-1)
     counts = np.array([stratum.shape[-1] for stratum in strata])
     weights = np.repeat(1.0 / (len(strata) * counts), counts)
@@ -73,22 +69,13 @@ def difference_of_pairs(strata: Sequence[Array]) -> Array:
     return difference
 
 
-def difference_of_balanced_means(strata: Sequence[Array]) -> Array:
-    """Balanced mean of the first half of the strata less that of the second."""
-    half = len(strata) // 2
-    return balanced_mean(strata[:half]) - balanced_mean(strata[half:])
-
-
 def probability_of_improvement(strata: Sequence[Array]) -> Array:
-    """How often a run of the first half beats one of the second on its task, a tie counted half.
-
-    Strata i and i + half are the same task; the mean is taken over tasks.
-    """
+    """How often a run of the first half of the strata beats one of its task in the second half."""
     half = len(strata) // 2
     tasks = []
     for ours, theirs in zip(strata[:half], strata[half:], strict=True):
-        ours, theirs = ours[..., :, None], theirs[..., None, :]
-        tasks.append(((ours > theirs) + 0.5 * (ours == theirs)).mean(axis=(-2, -1)))
+        difference = ours[..., :, None] - theirs[..., None, :]
+        tasks.append((0.5 + 0.5 * np.sign(difference)).mean(axis=(-2, -1)))  # a tie counts half
     probability: Array = np.mean(tasks, axis=0)
     return probability
 
@@ -96,23 +83,19 @@ def probability_of_improvement(strata: Sequence[Array]) -> Array:
 def bootstrap(statistic: Statistic, strata: Sequence[Array]) -> Array:
     """The statistic and the ends of its percentile interval: three in front of its own axes.
 
-    Every call draws from a generator of its own with the same seed: an interval depends on its
-    samples alone, not on what else was computed before it.
+    Every call draws from a generator of its own: an interval depends on its samples alone.
     """
     value = statistic(strata)
-    if min(stratum.shape[-1] for stratum in strata) < 2:
+    counts = [stratum.shape[-1] for stratum in strata]
+    if min(counts) < 2:
         return np.stack([value, np.full_like(value, np.nan), np.full_like(value, np.nan)])
     generator = np.random.default_rng(_SEED)
-    drawn = []
-    for stratum in strata:
-        seeds = stratum.shape[-1]
-        drawn.append(stratum[..., generator.integers(seeds, size=(_RESAMPLES, seeds))])
-    tail = (100.0 - LEVEL) / 2.0
-    low, high = np.percentile(statistic(drawn), [tail, 100.0 - tail], axis=-1)
-    return np.stack([value, low, high])
+    draws = [generator.integers(count, size=(_RESAMPLES, count)) for count in counts]
+    drawn = [stratum[..., each] for stratum, each in zip(strata, draws, strict=True)]
+    ends = [(100.0 - LEVEL) / 2.0, (100.0 + LEVEL) / 2.0]
+    return np.stack([value, *np.percentile(statistic(drawn), ends, axis=-1)])
 
 
 def estimate(statistic: Statistic, strata: Sequence[Array]) -> Estimate:
     """`bootstrap` of plain samples, one number a seed."""
-    value, low, high = bootstrap(statistic, strata)
-    return Estimate(float(value), float(low), float(high))
+    return Estimate(*map(float, bootstrap(statistic, strata)))

@@ -11,44 +11,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from imel.errors import ImelError
 from imel.files import locked, write_atomically
 
-CONFIG = "config.json"
-PROVENANCE = "provenance.json"
-PROGRESS = "progress.csv"
-PROGRESS_JSON = "progress.json"
-TRACKING = "tracking.json"
-MONITOR = "monitor.csv"
-MODEL = "model.safetensors"
-BEST = "best.safetensors"
-EVALUATION = "evaluation.json"
-EVALUATIONS = "evaluations.json"
-CURVE = "curve.png"
-LESSONS = "lessons.png"
-DELETION = "deletion.png"
-POLICY = "policy.png"
-UPDATE = "update.png"
-ANIMATION = "policy.gif"
-TRACEBACK = "traceback.txt"
-CHECKPOINTS = "checkpoints"
+CONFIG, PROVENANCE, TRACEBACK = "config.json", "provenance.json", "traceback.txt"
+PROGRESS, PROGRESS_JSON, MONITOR = "progress.csv", "progress.json", "monitor.csv"
+MODEL, BEST, CHECKPOINTS = "model.safetensors", "best.safetensors", "checkpoints"
+EVALUATION, EVALUATIONS = "evaluation.json", "evaluations.json"
 VIDEO = "evaluation"  # RecordVideo appends -episode-0.mp4
+CURVE, POLICY, UPDATE, ANIMATION = "curve.png", "policy.png", "update.png", "policy.gif"
+LESSONS, DELETION = "lessons.png", "deletion.png"
 
 _MADE_BY_A_RUN = (
-    *(CONFIG, PROVENANCE, PROGRESS, PROGRESS_JSON, MONITOR, MODEL, BEST, EVALUATION),
-    *(EVALUATIONS, TRACKING, TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION, LESSONS, DELETION),
-    "events.out.tfevents.*",
+    *(CONFIG, PROVENANCE, PROGRESS, PROGRESS_JSON, MONITOR, MODEL, BEST, EVALUATION, EVALUATIONS),
+    *(TRACEBACK, CURVE, POLICY, UPDATE, ANIMATION, LESSONS, DELETION, "events.out.tfevents.*"),
     *(f"{CHECKPOINTS}/iteration-*.safetensors", f"{VIDEO}-episode-*.mp4"),
 )
-_LEFT_BY_A_KILLED_WRITER = [path.with_name(f".{path.name}.*") for path in map(Path, _MADE_BY_A_RUN)]
 
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Keep a folder for this process until the block ends; remove what a killed writer left."""
     with locked(folder, f"another process is writing a run to {folder}"):
-        for pattern in _LEFT_BY_A_KILLED_WRITER:
-            for file in folder.glob(str(pattern)):
+        for made in map(Path, _MADE_BY_A_RUN):
+            for file in folder.glob(str(made.with_name(f".{made.name}.*"))):
                 file.unlink()
         yield
 
@@ -84,10 +72,9 @@ def _new_folder(name: str) -> Path:
         folder = Path("runs", name if number == 1 else f"{name}-{number}")
         try:
             folder.mkdir(parents=True)
+            return folder
         except FileExistsError:
             number += 1
-        else:
-            return folder
 
 
 def files_of_a_run(folder: Path) -> list[Path]:
@@ -122,29 +109,33 @@ def read_table(path: Path) -> dict[str, Any]:
     return document
 
 
-def read_evaluation(path: Path) -> dict[str, Any]:
-    """Read an evaluation; empty where there is none, refused if its numbers cannot be true."""
-    document = read_json(path)
-    return {} if document is None else _checked(document, path)
-
-
 def read_evaluations(path: Path) -> list[dict[str, Any]]:
-    """Read the evaluations during training; none where there is no file, refused as above."""
-    rows = read_json(path, absent=[])
-    return [_checked(row, path) for row in (rows if isinstance(rows, list) else [rows])]
+    """Read one or several evaluations, none where there is no file; refuse what cannot be true."""
+    read = read_json(path, absent=[])
+    return [_checked(row, path) for row in (read if isinstance(read, list) else [read])]
+
+
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Read the evaluation at the end of a run; empty where there is none."""
+    return next(iter(read_evaluations(path)), {})
+
+
+def summary_of(returns: list[float]) -> dict[str, float]:
+    """Return what an evaluation says of its returns."""
+    low, high = min(returns), max(returns)
+    return {"mean": float(np.mean(returns)), "std": float(np.std(returns)), "min": low, "max": high}
 
 
 def _checked(document: Any, path: Path) -> dict[str, Any]:
     try:
-        played, returns = document["deterministic"], document["deterministic"]["returns"]
-        stated = [played["mean"], played["min"], played["max"], document["episodes"]]
-        counted = [sum(returns) / len(returns), min(returns), max(returns), len(returns)]
-        numbers = [*returns, *stated, played["std"], document["timesteps"], document["seed"]]
+        stated = document | document["deterministic"]
+        counted = {**summary_of(stated["returns"]), "episodes": len(stated["returns"])}
+        numbers = [*stated["returns"], *(stated[name] for name in (*counted, "timesteps", "seed"))]
         # Of a NaN no comparison is true
         true = all(type(number) in (int, float) and abs(number) <= 1e300 for number in numbers)
-        pairs = zip(stated, counted, strict=True)
-        true = true and all(math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-6) for a, b in pairs)
-    except (TypeError, LookupError, ArithmeticError):
+        for name, value in counted.items():
+            true = true and math.isclose(stated[name], value, rel_tol=1e-6, abs_tol=1e-6)
+    except (TypeError, LookupError, ArithmeticError, ValueError):
         true = False
     if not true:
         raise ImelError(f"{path} is not an evaluation: numbers are missing or contradict others")

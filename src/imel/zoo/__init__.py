@@ -11,24 +11,17 @@ import os
 from pathlib import Path
 from typing import Any, Self
 
-import torch
-from stable_baselines3.common.type_aliases import GymEnv
-
 from imel import algorithm
 from imel.checkpoints.checkpoint import path_for
-from imel.policies import Policy
 
-ALGORITHM = "imel"
 HYPERPARAMETERS = Path(__file__).with_name("imel.yml")
 """What the zoo reads of IMeL's settings, for `--conf-file`."""
-_ALMOST_NOTHING = 1e-6
-"""Where the zoo's linear schedule ends, as a share of its start; IMeL has no rate of 0."""
 
 
 class IMeL(algorithm.IMeL):
     """Improved Memories Learning, with the zoo's schedules, its file names and its way to load."""
 
-    def __init__(self, policy: str | type[Policy], env: GymEnv | None, **arguments: Any):
+    def __init__(self, policy: Any, env: Any, **arguments: Any):
         super().__init__(policy, env, **_with_plain_schedule(arguments))
 
     def save(  # type: ignore[override]
@@ -43,16 +36,10 @@ class IMeL(algorithm.IMeL):
 
     @classmethod
     def load(  # type: ignore[override]
-        cls,
-        path: str | os.PathLike[str],
-        env: GymEnv | str | None = None,
-        device: torch.device | str = "auto",
-        *,
-        custom_objects: Any = None,
-        **arguments: Any,
+        cls, path: Any, env: Any = None, device: Any = "auto", **arguments: Any
     ) -> Self:
         """Read a model written by `save`; there are no pickled objects to replace."""
-        del custom_objects
+        arguments.pop("custom_objects", None)
         return super().load(path, env, device, **_with_plain_schedule(arguments))
 
 
@@ -61,5 +48,5 @@ def _with_plain_schedule(arguments: dict[str, Any]) -> dict[str, Any]:
     rate = arguments.get("learning_rate")
     if not callable(rate):
         return arguments
-    start, end = rate(1.0), max(rate(0.0), _ALMOST_NOTHING * rate(1.0))  # constant or linear
-    return {**arguments, "learning_rate": start if start == end else f"{start}:{end}"}
+    start, end = rate(1.0), max(rate(0.0), 1e-6 * rate(1.0))  # IMeL has no rate of 0
+    return {**arguments, "learning_rate": f"{start}:{end}"}

@@ -18,9 +18,14 @@ from torch import Tensor, nn
 from imel.data.arithmetic import mlp
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Interpolator, Prediction, Weighted
-from imel.policies.paper.paper_policy import InterpolatorSettings, PaperPolicy
+from imel.policies.paper.paper_policy import (
+    KL_BUDGETS,
+    MEMORY_SIZES,
+    InterpolatorSettings,
+    PaperPolicy,
+)
 from imel.registry import register
-from imel.settings import Ends, Multiple, Range, setting
+from imel.settings import Range, setting
 
 _ROWS = 64
 """Queries answered at once. Their weights on 4,096 keys stay in the cache; those of a whole memory
@@ -31,8 +36,8 @@ of queries would be allocated anew each time, which takes longer than computing 
 class MkiSettings(InterpolatorSettings):
     """Settings of `MkiPolicy`: the learned kernel, a longer memory, shorter steps at first."""
 
-    memory_size: int = setting(4096, low=2, high=2**40, search=Multiple(1, 8, "rollout_size"))
-    kl_budget: float | str = setting("3:1", scheduled=True, search=Ends(0.2, 30.0))
+    memory_size: int = setting(4096, low=2, high=2**40, search=MEMORY_SIZES)
+    kl_budget: float | str = setting("3:1", scheduled=True, search=KL_BUDGETS)
     features: int = setting(8, search=Range(2, 32))
     """d_z: dimensions of the feature space."""
     hidden: tuple[int, ...] = (64, 64)

@@ -13,9 +13,9 @@ from torch.nn.functional import gaussian_nll_loss, softplus
 from imel.data.arithmetic import mlp
 from imel.data.experience import Context
 from imel.policies.paper.interpolator import Conditioned, Interpolator, Prediction
-from imel.policies.paper.paper_policy import InterpolatorSettings, PaperPolicy
+from imel.policies.paper.paper_policy import KL_BUDGETS, InterpolatorSettings, PaperPolicy
 from imel.registry import register
-from imel.settings import Choice, Ends, Range, setting
+from imel.settings import Choice, Range, setting
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class LatentSettings(InterpolatorSettings):
 class NpSettings(LatentSettings):
     """Settings of `NpPolicy`: a second path, shorter steps at first."""
 
-    kl_budget: float | str = setting("2:1", scheduled=True, search=Ends(0.2, 30.0))
+    kl_budget: float | str = setting("2:1", scheduled=True, search=KL_BUDGETS)
     deterministic: Literal["none", "mean"] = setting("none", search=Choice("none", "mean"))
     """A second, deterministic path from context to decoder beside the latent one: the mean of the
     encoded memories."""

@@ -17,20 +17,23 @@ from imel.errors import SettingsError
 from imel.policies.base import Policy, Update
 from imel.policies.paper.interpolator import Conditioned, Interpolator
 from imel.policies.paper.paper_update import PaperUpdate
-from imel.settings import Ends, Multiple, Range, Settings, setting
+from imel.settings import Choice, Range, Settings, setting
 
 if TYPE_CHECKING:
     from imel.learner import LearnerState
 
 StdMode = Literal["schedule", "constant", "advantage", "paper", "model"]
 LeaveOut = Literal["sampled", "each-episode"]
+MEMORY_SIZES = Choice(2048, 4096, 8192, 16384)
+KL_BUDGETS = Choice("12:2", "6:1", "3:1", "2:1", "1:1", "1:0.3")
+_STDS = Choice("2:0.5", "1:1", "1:0.5", "1:0.25", "0.5:0.25", "0.5:0.1")
 
 
 @dataclass(frozen=True)
 class PaperSettings(Settings):
     """Settings of every policy of the paper's family, with their readings (paper notes)."""
 
-    memory_size: int = setting(2048, low=2, high=2**40, search=Multiple(1, 8, "rollout_size"))
+    memory_size: int = setting(2048, low=2, high=2**40, search=MEMORY_SIZES)
     gae_lambda: float = setting(0.9, high=1.0, search=Range(0.8, 0.99, log=False))
     advantage_clip: float = setting(3.0, low=1e-6)
     critic_epochs: int = setting(5, search=Range(1, 20))
@@ -39,10 +42,10 @@ class PaperSettings(Settings):
     advantage: Estimator = "gae"
     """`gae`: standard GAE on rewards. `monte-carlo`: return minus value. `paper`: Algorithm 3 to
     the letter, which hands GAE the return in the reward's place (paper note 4)."""
-    kl_budget: float | str = setting("6:1", scheduled=True, search=Ends(0.2, 30.0))
+    kl_budget: float | str = setting("6:1", scheduled=True, search=KL_BUDGETS)
     """epsilon: mean KL between improved and acting policy, over all action dimensions together.
     A number, or `start:end` for a linear schedule over the run."""
-    std: float | str = setting("1:0.25", scheduled=True, search=Ends(0.05, 3.0), of_sigma=True)
+    std: float | str = setting("1:0.25", scheduled=True, search=_STDS, of_sigma=True)
     """sigma of each action dimension times the square root of their number, in policy units (the
     action range is [-1, 1]). A number, or `start:end`."""
     std_mode: StdMode = setting("schedule", of_sigma=True)

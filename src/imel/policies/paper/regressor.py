@@ -9,14 +9,13 @@ from imel.data.experience import Context
 from imel.policies.paper.interpolator import Conditioned, Interpolator, Prediction
 from imel.policies.paper.paper_policy import FitSettings, PaperPolicy
 from imel.registry import register
-from imel.settings import Layers, setting
 
 
 @dataclass(frozen=True)
 class RegressorSettings(FitSettings):
     """Settings of `RegressorPolicy`."""
 
-    hidden: tuple[int, ...] = setting((64, 64), search=Layers(32, 64, 128, 256))
+    hidden: tuple[int, ...] = (64, 64)
     """Hidden layers."""
 
 
