@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +10,12 @@ import torch
 from gymnasium import spaces
 
 from imel.explain import familiarity_of
-from imel.policies import MkiPolicy, NearestPolicy, Policy
+from imel.policies import MkiPolicy, NearestPolicy
 from samples import rows_for
 from small import BATCH, POLICIES, STATES, small_model
 
-P = TypeVar("P", bound=Policy)
 
-
-def policy_with_memories(policy_class: type[P], episodes: int, length: int) -> P:
+def policy_with_memories(policy_class: Any, episodes: int, length: int) -> Any:
     """A policy with memories of episodes around points of their own, as trajectories are."""
     observed = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     policy = policy_class(observed, spaces.Box(-1.0, 1.0, (1,)), memory_size=episodes * length)

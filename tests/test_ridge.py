@@ -187,9 +187,8 @@ def test_lessons_know_when_their_episodes_were_and_what_they_returned() -> None:
 
 
 def test_effective_sample_size_is_the_share_of_memories_that_count() -> None:
-    assert effective_sample_size(torch.full((8,), 0.3)) == pytest.approx(1.0)
-    assert effective_sample_size(torch.tensor([1.0, 0.0, 0.0, 0.0])) == pytest.approx(0.25)
-    assert effective_sample_size(torch.tensor([1.0, 1.0, 0.0, 0.0])) == pytest.approx(0.5)
+    for ratios, share in (([0.3] * 8, 1.0), ([1.0, 0.0, 0.0, 0.0], 0.25), ([1.0, 1.0, 0, 0], 0.5)):
+        assert effective_sample_size(torch.tensor(ratios)) == pytest.approx(share)
 
 
 def test_temporal_differences_use_the_critic_at_the_true_successor(

@@ -36,9 +36,8 @@ def one_step(policy: Any, target: float, count: int) -> list[PlayedEpisode]:
 
 
 def test_worth_is_the_slope_of_the_return_along_each_lesson(policy: Any) -> None:
-    target = 2.0
+    target, states = 2.0, torch.from_numpy(STATES)
     worth = lesson_worth(policy, one_step(policy, target, 4000), gamma=0.9)
-    states = torch.from_numpy(STATES)
     features = policy.features(policy.normaliser(states))
     added = torch.einsum("tp,lpa->lta", features, policy.lessons.column("coefficients"))
     slopes = -2.0 * (policy.act(states)[0] - target) * added
