@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
+from imel.data.memory import Memory
+
 RAGGED = (5, 1, 9, 3, 7)
 """Lengths of the episodes of a `ragged_context`."""
 
@@ -19,6 +21,13 @@ class Batch(NamedTuple):
     actions: Tensor  # [T, d_a]
     means: Tensor  # [T, d_a]
     stds: Tensor  # [T, d_a]
+
+
+def rows_for(memory: Memory, count: int, **columns: Tensor) -> dict[str, Tensor]:
+    """Rows of a memory: zeros in all columns but those given."""
+    names = [name for name in memory.column_names if name != "iterations"]
+    blank = {name: torch.zeros(count, *memory.get_buffer(name).shape[1:]) for name in names}
+    return blank | columns
 
 
 def experiences(steps: int = 20, action_dim: int = 3) -> Batch:

@@ -83,8 +83,7 @@ def test_truncation_bootstraps_and_termination_does_not(
 
 def test_the_literal_estimate_bootstraps_with_what_its_critic_learns() -> None:
     # The critic learns q_t = gamma (r_t + q_{t+1}); a cut must not change a consistent answer
-    gamma, rewards, ended = 0.8, column(1.0, 2.0, 4.0), flags(0, 0, 1)
-    q = [0.0] * 4
+    gamma, rewards, ended, q = 0.8, column(1.0, 2.0, 4.0), flags(0, 0, 1), [0.0] * 4
     for t in reversed(range(3)):
         q[t] = gamma * (float(rewards[t]) + q[t + 1])
     for stop in (1, 2, 3):
@@ -118,8 +117,7 @@ def test_monte_carlo_is_the_return_less_the_value() -> None:
 def test_standardised_advantages_are_centred_scaled_and_clipped(
     entries: list[float], clip: float
 ) -> None:
-    spread = np.std(np.array(entries))
-    expected = np.zeros(len(entries))
+    spread, expected = np.std(np.array(entries)), np.zeros(len(entries))
     if spread >= 1e-8:
         expected = ((np.array(entries) - np.mean(entries)) / spread).clip(-clip, clip)
     advantages = torch.tensor(entries, dtype=torch.float32)

@@ -10,28 +10,18 @@ from imel.errors import SettingsError
 from imel.settings import Linear, parse_schedule
 
 
-@pytest.mark.parametrize("value", [0.3, "0.3", 3, "3e-1"])
-def test_a_number_is_constant(value: float | str) -> None:
-    schedule = parse_schedule("std", value)
-    assert schedule(1.0) == schedule(0.4) == schedule(0.0) == float(value)
-
-
-def test_start_and_end_are_joined_by_a_line() -> None:
-    schedule = parse_schedule("std", "0.5:0.1")
-    assert [schedule(p) for p in (1.0, 0.75, 0.5, 0.0)] == pytest.approx([0.5, 0.4, 0.3, 0.1])
-
-
 @given(st.floats(-5.0, 5.0), st.floats(0.01, 9.0), st.floats(0.01, 9.0))
-def test_a_line_never_leaves_its_ends(progress: float, start: float, end: float) -> None:
-    low, high = sorted((start, end))
-    assert low - 1e-12 <= Linear(start, end)(progress) <= high + 1e-12
+def test_a_line_joins_its_ends_and_never_leaves_them(x: float, start: float, end: float) -> None:
+    line, (low, high) = Linear(start, end), sorted((start, end))
+    assert [line(p) for p in (1.0, 0.5, 0.0)] == pytest.approx([start, (start + end) / 2, end])
+    assert low - 1e-12 <= line(x) <= high + 1e-12
 
 
-def test_a_function_is_used_as_it_is() -> None:
-    def square(progress: float) -> float:
-        return progress**2
-
-    assert parse_schedule("std", square) is square
+def test_a_number_is_constant_two_are_a_line_and_a_function_is_used_as_it_is() -> None:
+    for value in (0.3, "0.3", 3, "3e-1"):
+        assert parse_schedule("std", value) == Linear(float(value), float(value))
+    assert parse_schedule("std", "0.5:0.1") == Linear(0.5, 0.1)
+    assert parse_schedule("std", abs) is abs
 
 
 @pytest.mark.parametrize(

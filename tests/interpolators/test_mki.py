@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -83,18 +82,6 @@ def test_answer_is_that_of_a_naive_loop(
     assert all(map(torch.equal, of, untouched))
 
 
-@masks
-@norms
-def test_gradients_are_those_of_finite_differences(masked: bool, normalised: bool) -> None:
-    of, episodes = problem()
-
-    def interpolate(queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        known = episodes if masked else None
-        return kernel_interpolation(queries, keys, values, known, normalised)
-
-    assert torch.autograd.gradcheck(interpolate, [column.requires_grad_() for column in of])
-
-
 def test_weights_are_nadaraya_watson() -> None:
     (queries, keys, _), _ = problem()
     kernel = rbf_kernel(queries.numpy(), keys.numpy(), gamma=1.0)
@@ -102,40 +89,6 @@ def test_weights_are_nadaraya_watson() -> None:
     plain = kernel_weights(queries, keys, normalised=False)
     np.testing.assert_allclose(plain.numpy(), kernel, rtol=1e-10)
     np.testing.assert_allclose(kernel_weights(queries, keys).numpy(), shares, rtol=1e-10)
-
-
-@pytest.mark.parametrize("distance", [1e3, 1e6, 1e12])
-def test_far_queries_are_finite_and_answered_by_the_closest_key(distance: float) -> None:
-    keys = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    values = torch.tensor([[1.0], [2.0], [3.0]])
-    queries = torch.tensor([[distance, 0.0], [0.0, distance]], requires_grad=True)
-    answer = kernel_interpolation(queries, keys, values)
-    assert answer.flatten().tolist() == [2.0, 3.0]
-    (gradient,) = torch.autograd.grad(answer.sum(), queries)
-    assert torch.isfinite(gradient).all()
-    plain = kernel_weights(queries.detach(), keys, normalised=False)
-    assert torch.equal(plain, torch.zeros(2, 3))
-
-
-def model_with(**options: Any) -> MeanKernelInterpolation:
-    return MeanKernelInterpolation(3, 2, MkiSettings(hidden=(8,), **options)).double()
-
-
-def test_plain_sum_grows_with_the_memory_and_the_average_does_not() -> None:
-    context = ragged_context()
-    twice = context.rows(torch.arange(len(context)).repeat(2))
-    for normalised, factor in ((True, 1.0), (False, 2.0)):
-        model = model_with(normalised=normalised, kernel_scale=0.5)
-        once = model.condition(context)(context.states).mean
-        torch.testing.assert_close(model.condition(twice)(context.states).mean, factor * once)
-
-
-def test_a_sharp_kernel_answers_with_the_memory_and_a_flat_one_with_the_mean_of_all() -> None:
-    context = ragged_context()
-    everything = context.values.mean(dim=0).expand_as(context.values)
-    for scale, expected in ((1e3, context.values), (0.0, everything)):
-        answer = model_with(kernel_scale=scale).condition(context)(context.states).mean
-        torch.testing.assert_close(answer, expected)
 
 
 def test_float32_keeps_its_precision_when_all_features_are_far_from_zero() -> None:

@@ -42,15 +42,6 @@ def test_answer_is_that_of_scikit_learn(neighbours: int, dtype: torch.dtype) -> 
     assert not model.learns
 
 
-def test_weights_are_equal_on_the_neighbours_and_zero_elsewhere() -> None:
-    context = ragged_context()
-    conditioned = NearestNeighbours(3, 2, NearestSettings(neighbours=4)).condition(context)
-    weights = conditioned.weights(context.states)
-    assert ((weights == 0.25).sum(dim=1) == 4).all()
-    assert ((weights == 0.0).sum(dim=1) == len(context) - 4).all()
-    assert (weights.diagonal() == 0.25).all()  # each memory is a neighbour of its own state
-
-
 def test_few_memories_of_other_episodes_share_the_weight() -> None:
     context, model = ragged_context((10, 2)), NearestNeighbours(3, 2, NearestSettings(neighbours=4))
     many = context.episodes == context.episodes.mode().values

@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributions import Normal, kl_divergence
 
 from imel.data.experience import Context
 from imel.policies.paper.attentive import AnpSettings, AttentionPath, AttentiveNeuralProcess
 from imel.policies.paper.interpolator import Weighted
-from imel.policies.paper.neural_process import Latent, NeuralProcess, NpSettings
+from imel.policies.paper.neural_process import NeuralProcess, NpSettings
 from imel.testing import LearnerContract, ragged_context
 
 SMALL: dict[str, Any] = {"hidden": (32,), "latent": 8}
@@ -40,28 +39,6 @@ def made(path: str = "none", **options: Any) -> NeuralProcess:
 
 
 every_path = pytest.mark.parametrize("path", ["none", "mean", "attention"])
-
-
-def test_sigma_never_falls_below_its_floor() -> None:
-    model, context = made(min_value_std=0.3), ragged_context()
-    with torch.no_grad():
-        model.decoder[-1].bias[2:] = -1e3  # type: ignore[operator]
-    std = model.condition(context)(context.states).std
-    assert std is not None
-    torch.testing.assert_close(std, torch.full_like(std, 0.3))
-
-
-def test_sigma_of_the_latent_is_bounded_away_from_zero() -> None:
-    latent = made().latent(1e3 * torch.randn(50, 8, dtype=torch.float64))
-    assert (latent.std >= 0.1).all()
-    assert (latent.std <= 1.0).all()
-
-
-def test_latent_divergence_is_that_of_normal_distributions() -> None:
-    one, other = (Latent(torch.randn(5, 4), 0.1 + torch.rand(5, 4)) for _ in range(2))
-    expected = kl_divergence(Normal(*one), Normal(*other)).sum(dim=1)
-    torch.testing.assert_close(one.kl(other), expected)
-    torch.testing.assert_close(one.kl(one), torch.zeros(5))
 
 
 @every_path

@@ -121,8 +121,6 @@ def improved_stds(
     gradient = ((actions - means).square() - stds.square()) / stds.pow(3)  # [T, d_a]
     if mode == "advantage":
         gradient = advantages[:, None] * gradient
-    elif mode != "paper":
-        raise ValueError(f"std_mode '{mode}' does not improve sigma")
     return stds + eta * gradient
 
 
