@@ -12,9 +12,10 @@ import pytest
 from stable_baselines3.common.callbacks import BaseCallback
 
 from imel import IMeL, ImelError
-from imel.checkpoints import Checkpoint, RunCheckpoints, checkpoints_in, latest_checkpoint
+from imel.checkpoints import RunCheckpoints, checkpoints_in, latest_checkpoint
+from imel.checkpoints.checkpoint import prepare
+from imel.checkpoints.model_file import contents_of
 from imel.checkpoints.run_checkpoints import differences
-from imel.errors import CheckpointError
 from small import BATCH, LogBook, differing, points, small_model
 
 TOTAL = 11 * BATCH
@@ -78,10 +79,8 @@ def test_resumed_run_ends_bit_for_bit_like_the_uninterrupted_one(
             resumed = IMeL.resume(newest, points())
         begun = resumed.iteration
         second_book = LogBook.of(resumed)
-        assert resumed.remaining_timesteps == TOTAL - resumed.num_timesteps
         learn(resumed, parts)
 
-        assert resumed.remaining_timesteps == 0
         assert resumed.num_timesteps == whole.num_timesteps
         assert not differing(tensors, resumed.learner.tensors())
         assert progress_of(resumed) == progress
@@ -93,14 +92,14 @@ def test_resumed_run_ends_bit_for_bit_like_the_uninterrupted_one(
 
 
 def test_environments_start_again_at_checkpoints_only(tmp_path: Path) -> None:
-    with_checkpoints = learn(small_model(), tmp_path, every=4)
-    steps = with_checkpoints.policy.memory.column("steps")
-    episodes_with = with_checkpoints.learner.clock.next_episode
-    without = small_model()
-    without.learn(TOTAL)
+    model = learn(small_model(), tmp_path, stop=4 * BATCH, every=4)
+    assert model.remaining_timesteps == TOTAL - 4 * BATCH
+    learn(model, tmp_path, every=4)
+    assert model.remaining_timesteps == 0
+    without = small_model().learn(TOTAL)
     # One episode of 16 steps a rollout and environment; two checkpoints end four episodes more
-    assert episodes_with == without.learner.clock.next_episode + 2 * 4
-    assert int(steps.max()) == 15
+    assert model.learner.clock.next_episode == without.learner.clock.next_episode + 2 * 4
+    assert int(model.policy.memory.column("steps").max()) == 15
 
 
 def test_the_last_few_checkpoints_are_kept_and_what_a_killed_writer_left_is_none(
@@ -110,38 +109,22 @@ def test_the_last_few_checkpoints_are_kept_and_what_a_killed_writer_left_is_none
     learn(small_model(), tmp_path, every=2)
     (tmp_path / ".iteration-00000012.safetensors.x1y2").write_bytes(b"half a checkpoint")
     paths = checkpoints_in(tmp_path)
-    names = [path.name for path in paths]
-    assert names == ["iteration-00000008.safetensors", "iteration-00000010.safetensors"]
+    assert [path.stem for path in paths] == ["iteration-00000008", "iteration-00000010"]
     latest = latest_checkpoint(tmp_path)
     assert latest is not None
     assert latest.path == paths[-1]
 
 
-def test_a_damaged_newest_checkpoint_is_refused_unless_an_older_one_will_do(
-    tmp_path: Path,
-) -> None:
-    learn(small_model(), tmp_path)
-    older, newest = checkpoints_in(tmp_path)
-    content = bytearray(newest.read_bytes())
-    content[-100] ^= 1
-    newest.write_bytes(content)
-    with pytest.raises(CheckpointError, match=newest.name):
-        latest_checkpoint(tmp_path)
-    whole = latest_checkpoint(tmp_path, fall_back=True)
-    assert isinstance(whole, Checkpoint)
-    assert whole.path == older
-    older.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=newest.name):
-        latest_checkpoint(tmp_path, fall_back=True)
+def test_never_taking_or_keeping_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    for every, keep in ((0, 1), (1, 0)):
+        with pytest.raises(ImelError, match="1 or more"):
+            RunCheckpoints(tmp_path, every, keep)
 
 
 def test_differences_name_what_was_and_what_is() -> None:
     then, now = {"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 4, "d": 5}
-    assert differences(then, now) == [
-        "b: 2 then, 4 now",
-        "c: 3 then, None now",
-        "d: None then, 5 now",
-    ]
+    found = ["b: 2 then, 4 now", "c: 3 then, None now", "d: None then, 5 now"]
+    assert differences(then, now) == found
 
 
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_or_not_as_asked(
@@ -150,9 +133,6 @@ def test_a_checkpoint_that_cannot_be_written_ends_the_run_or_not_as_asked(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    for never in ({"every": 0}, {"keep": 0}):
-        with pytest.raises(ImelError, match="1 or more"):
-            RunCheckpoints(tmp_path, **never)
     monkeypatch.setattr("imel.files.os.fsync", full)
     with pytest.raises(OSError, match=r"No space left on device.*iteration-00000003"):
         learn(small_model(), tmp_path)
@@ -185,7 +165,16 @@ def test_a_run_goes_on_while_a_checkpoint_is_written(
     monkeypatch.setattr("imel.files.os.fsync", slow)
     whole = small_model().learn(2 * BATCH)
     model = small_model().learn(2 * BATCH, [RunCheckpoints(tmp_path, every=1), Watch()])
-    assert absent[:3] == [True] * 3  # and yet it holds what the model was when it was taken
+    assert absent[:3] == [True] * 3
     (path,) = checkpoints_in(tmp_path)
     assert IMeL.load(path).iteration == 1
     assert model.iteration == whole.iteration == 2
+
+
+def test_a_checkpoint_holds_what_the_model_was_when_it_was_taken(tmp_path: Path) -> None:
+    model = small_model().learn(BATCH)
+    before = {name: tensor.clone() for name, tensor in model.learner.tensors().items()}
+    write = prepare(tmp_path / "model", *contents_of(model))
+    model.policy.memory.states.fill_(7.0)
+    write()
+    assert not differing(before, IMeL.load(tmp_path / "model").learner.tensors())

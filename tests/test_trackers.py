@@ -8,7 +8,6 @@ import json
 import math
 import os
 import re
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -17,14 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from imel.runs.trackers import TrackerOutput, track
-from stable_baselines3.common.logger import Figure, Logger
-from wandb.proto import wandb_internal_pb2
+from stable_baselines3.common.logger import Figure
 
 from imel.cli.main import main
-from small import BATCH, small_model
-
-Rows = dict[int, dict[str, float]]
+from imel.runs.running import TrackerOutput
 
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 CLOCK = {"time/fps", "time/time_elapsed"}
@@ -33,9 +28,10 @@ CLOCK = {"time/fps", "time/time_elapsed"}
 # In a process of its own: trackio decides at its import where it writes. The run is interrupted
 # in its fourth iteration, after the checkpoint of the second, and resumed
 SCRIPT = """
-import signal, sys
+import json, signal, sys
 sys.path.insert(0, sys.argv[2])
 import gymnasium
+import wandb
 from imel.cli.main import main
 from toy import PointEnv
 
@@ -48,186 +44,122 @@ class Interrupted(PointEnv):
             signal.raise_signal(signal.SIGINT)
         return super().step(action)
 
+def recorded(**about):
+    run = init(**about)
+    log = run.log
+    run.log = lambda row, step: (rows.append({"step": step, **row}), log(row, step=step))
+    return run
+
+rows, init, wandb.init = [], wandb.init, recorded
 gymnasium.register("Interrupted-v0", Interrupted, disable_env_checker=True)
 flags = "--rollout-size 64 --memory-size 128 --n-envs 4 --checkpoint-every 2"
 words = "train Interrupted-v0 --total-timesteps 384 --eval-episodes 0 --run-dir run --track"
 assert main([*words.split(), sys.argv[1], "--progress-json", *flags.split()]) == 130
 assert main(["resume", "run"]) == 0
 if sys.argv[1] == "trackio":
-    import json
     from trackio.sqlite_storage import SQLiteStorage
-    name = "run-" + json.load(open("run/tracking.json"))["identity"]
-    json.dump(SQLiteStorage.get_logs("imel", name), open("rows.json", "w"), default=str)
+    name = "run-" + json.load(open("run/provenance.json"))["run"][:8]
+    rows = SQLiteStorage.get_logs("imel", name)
+json.dump(rows, open("rows.json", "w"), default=str)
 """
 
 
-@pytest.fixture(scope="module", params=["wandb", "trackio"])
-def tracked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which a run was tracked, interrupted and resumed."""
-    folder = tmp_path_factory.mktemp(request.param)
-    local = {"WANDB_MODE": "offline", "TRACKIO_DIR": str(folder / "trackio"), "HF_HUB_OFFLINE": "1"}
-    result = subprocess.run(
-        [sys.executable, "-c", SCRIPT, request.param, str(Path(__file__).parent)],
-        cwd=folder,
-        env={**os.environ, **local, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    return folder
-
-
-def tracked_rows(folder: Path) -> list[tuple[int, dict[str, float]]]:
-    """Every row a tracker holds, in the order it was sent."""
-    if folder.name.startswith("wandb"):
-        files = sorted(folder.glob("wandb/offline-run-*/run-*.wandb"))
-        return [row for file in files for row in wandb_rows(file)]
-    return [
-        (row["step"], {key: value for key, value in row.items() if "/" in key})
-        for row in json.loads((folder / "rows.json").read_text())
-    ]
-
-
-def wandb_rows(path: Path) -> list[tuple[int, dict[str, float]]]:
-    """The history in an offline run's file: protocol buffers in the log format of LevelDB."""
-    content, at, record = path.read_bytes(), 7, b""
-    rows = []
-    while at + 7 <= len(content):
-        left = 32768 - at % 32768
-        if left < 7:
-            at += left
-            continue
-        length, kind = struct.unpack_from("<HB", content, at + 4)
-        record += content[at + 7 : at + 7 + length]
-        at += 7 + length
-        if kind in (1, 4):  # a whole record, or the last part of one
-            history = wandb_internal_pb2.Record.FromString(record).history  # type: ignore[attr-defined]
-            items = {
-                (item.key or "/".join(item.nested_key)): json.loads(item.value_json)
-                for item in history.item
-            }
-            if items:
-                step = int(items["_step"])
-                rows.append((step, {k: v for k, v in items.items() if not k.startswith("_")}))
-            record = b""
-    return rows
-
-
-def progress(folder: Path) -> Rows:
-    with (folder / "run" / "progress.csv").open() as file:
-        rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
-    return {int(row["time/total_timesteps"]): row for row in rows}
-
-
+@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
 def test_the_tracker_and_progress_json_hold_what_progress_csv_holds_also_after_a_resume(
-    tracked: Path,
+    tracker: str, tmp_path: Path
 ) -> None:
-    expected, sent = progress(tracked), tracked_rows(tracked)
-    lines = (tracked / "run" / "progress.json").read_text().splitlines()
-    written = [json.loads(line) for line in lines]
-    assert list(expected) == [64, 128, 192, 256, 320, 384]
-    # Nothing twice: it stopped with a checkpoint
-    assert [step for step, _ in sent] == list(expected)
-    assert [row["time/total_timesteps"] for row in written] == list(expected)
-    for (step, row), line in zip(sent, written, strict=True):
-        assert line == pytest.approx(expected[step], rel=1e-12, nan_ok=True)
-        assert row.keys() == expected[step].keys()
-        for key in row.keys() - CLOCK:
-            assert row[key] == pytest.approx(expected[step][key], rel=1e-12, nan_ok=True)
+    local = {"WANDB_MODE": "offline", "TRACKIO_DIR": f"{tmp_path}/trackio", "HF_HUB_OFFLINE": "1"}
+    words = [sys.executable, "-c", SCRIPT, tracker, str(Path(__file__).parent)]
+    environment = {**os.environ, **local, "OMP_NUM_THREADS": "1"}
+    subprocess.run(words, cwd=tmp_path, env=environment, check=True)
+
+    with (tmp_path / "run" / "progress.csv").open() as file:
+        expected = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(file)]
+    assert [row["time/total_timesteps"] for row in expected] == [64, 128, 192, 256, 320, 384]
+    lines = (tmp_path / "run" / "progress.json").read_text().splitlines()
+    sent = json.loads((tmp_path / "rows.json").read_text())
     listed = set(re.findall(r"^\| `(\w+/\w+)` \|", PAGE.read_text(), re.MULTILINE))
-    assert {key for _, row in sent for key in row} <= listed
-    if tracked.name.startswith("wandb"):  # trackio's rows were found by the identity
-        first, second = sorted(tracked.glob("wandb/offline-run-*"))
-        identity = json.loads((tracked / "run" / "tracking.json").read_text())["identity"]
-        assert first.name.endswith(f"-{identity}")
-        # W&B numbers folders that begin in the same second
-        assert re.fullmatch(rf"offline-run-\d+_\d+-{identity}(-1)?", second.name)
+    # Nothing twice: it stopped with a checkpoint
+    for row, line, tracked in zip(expected, map(json.loads, lines), sent, strict=True):
+        assert line == pytest.approx(row, rel=1e-12, nan_ok=True)
+        assert tracked["step"] == row["time/total_timesteps"]
+        same = {key: value for key, value in tracked.items() if "/" in key}
+        assert same.keys() == row.keys() <= listed
+        for key in same.keys() - CLOCK:
+            assert same[key] == pytest.approx(row[key], rel=1e-12, nan_ok=True)
+    identity = json.loads((tmp_path / "run" / "provenance.json").read_text())["run"][:8]
+    found = [path.name for path in tmp_path.glob("wandb/offline-run-*")]
+    # W&B numbers folders that begin in the same second; trackio's rows were found by the identity
+    assert len(found) == (2 if tracker == "wandb" else 0)
+    assert all(re.fullmatch(rf"offline-run-\d+_\d+-{identity}(-1)?", name) for name in found)
 
 
 # --- the output by itself ---
 
 
 class Recorder:
-    """Stands for a tracked run."""
+    """Stands for the package, and for a tracked run, whose rows up to step 64 are there."""
+
+    _next_step = 65
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, dict[str, Any]]] = []
         self.finished = False
 
+    def init(self, **_: Any) -> Recorder:
+        return self
+
     def log(self, values: dict[str, Any], step: int) -> None:
         self.rows.append((step, values))
+        if "last" in values:
+            raise ConnectionError("the service is gone")
 
     def finish(self) -> None:
         self.finished = True
 
 
-def test_only_numbers_are_sent_and_whole_ones_stay_whole() -> None:
-    run = Recorder()
-    output = TrackerOutput(run)
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    made = Recorder()
+    monkeypatch.setitem(sys.modules, "trackio", made)
+    return made
+
+
+def test_new_rows_of_numbers_are_sent_and_nothing_else(recorder: Recorder) -> None:
+    output = TrackerOutput("trackio", "imel", "run-1", {})
     values: dict[str, Any] = {
-        "a": 3,
-        "b": 0.5,
-        "c": np.float32(0.25),
-        "d": np.int64(7),
-        "text": "x",
-        "figure": Figure(None, close=True),  # type: ignore[arg-type]
-        "tensor": torch.zeros(2),
-        "nan": math.nan,
+        **{"a": 3, "b": np.float32(0.25), "c": np.int64(7), "text": "x", "nan": math.nan},
+        **{"figure": Figure(None, close=True), "tensor": torch.zeros(2)},  # type: ignore[arg-type]
     }
-    output.write(values, {}, step=5)
-    ((step, sent),) = run.rows
-    assert step == 5
-    assert math.isnan(sent.pop("nan"))
-    assert sent == {"a": 3, "b": 0.5, "c": 0.25, "d": 7}
-    assert [type(value) for value in sent.values()] == [int, float, float, int]
-
-
-def test_rows_of_before_are_not_sent_again() -> None:
-    run = Recorder()
-    output = TrackerOutput(run, next_step=65)
-    for step in (64, 65, 128):
-        output.write({"a": step}, {}, step)
+    for step in (64, 65):
+        output.write(values, {}, step)
     output.close()
-    assert run.rows == [(65, {"a": 65}), (128, {"a": 128})]
-    assert run.finished
+    ((step, sent),) = recorder.rows
+    assert step == 65
+    assert math.isnan(sent.pop("nan"))
+    assert sent == {"a": 3, "b": 0.25, "c": 7}
+    assert recorder.finished
 
 
-def test_a_tracker_that_breaks_does_not_end_the_training() -> None:
-    class Broken(Recorder):
-        def log(self, values: dict[str, Any], step: int) -> None:
-            super().log(values, step)
-            raise ConnectionError("the service is gone")
-
-    run = Broken()
-    model = small_model()
-    model.set_logger(Logger(None, [TrackerOutput(run)]))
+def test_a_tracker_that_breaks_does_not_end_the_training(recorder: Recorder) -> None:
+    output = TrackerOutput("trackio", "imel", "run-1", {})
     with pytest.warns(RuntimeWarning, match="no longer tracked: ConnectionError: the service"):
-        model.learn(3 * BATCH)
-    model.logger.close()
-    assert model.num_timesteps == 3 * BATCH
-    assert len(run.rows) == 1
+        output.write({"last": 1}, {}, 100)
+    output.write({"a": 1}, {}, 200)
+    output.close()
+    assert [step for step, _ in recorder.rows] == [100]
 
 
 # --- what cannot be tracked ---
 
 
-@pytest.mark.parametrize("tracker", ["wandb", "trackio"])
-def test_a_tracker_there_is_not_is_refused_before_anything_is_written(
-    tracker: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, tracker, None)
-    assert main(["train", "Pendulum-v1", "--run-dir", "run", "--track", tracker]) == 2
-    reason = f"{tracker} is not installed: pip install 'imel[{tracker}]'"
-    assert capsys.readouterr().err == f"imel: error: {reason}\n"
-    assert list(tmp_path.iterdir()) == []
+def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    assert main(["train", "Pendulum-v1", "--run-dir", "run", *flags]) == 2
+    assert not Path("run").exists()
+    return capsys.readouterr().err.splitlines()[-1]
 
 
-def test_wandb_without_an_account_is_refused_in_one_line(
+def test_a_tracker_that_is_not_there_or_knows_nobody_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -236,12 +168,9 @@ def test_wandb_without_an_account_is_refused_in_one_line(
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     monkeypatch.setattr(sys, "stdin", io.StringIO())  # nobody is there to be asked
-    assert main(["train", "Pendulum-v1", "--run-dir", "run", "--track", "wandb"]) == 2
-    line = capsys.readouterr().err.splitlines()[-1]
+    line = refused(capsys, "--track", "wandb")
     assert line.startswith("imel: error: wandb: No API key")
-    assert not (tmp_path / "run").exists()
-
-
-def test_an_unknown_tracker_is_refused_with_the_nearest() -> None:
-    with pytest.raises(ValueError, match="unknown tracker 'wandd'; did you mean 'wandb'"):
-        track("wandd", "imel", "run", {})
+    for tracker in ("wandb", "trackio"):
+        monkeypatch.setitem(sys.modules, tracker, None)
+        line = refused(capsys, "--track", tracker)
+        assert line == f"imel: error: {tracker} is not installed: pip install 'imel[{tracker}]'"

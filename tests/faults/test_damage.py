@@ -18,6 +18,7 @@ from forged import put_together, taken_apart
 from imel import IMeL
 from imel.checkpoints import checkpoint
 from imel.checkpoints.run_checkpoints import checkpoints_in, latest_checkpoint
+from imel.errors import CheckpointError
 from imel.policies.ridge.ridge_policy import RidgePolicy
 
 pytest_plugins = ("baseline",)
@@ -80,6 +81,10 @@ def test_fault_03_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_use
     last = go_on(run, also=("--fall-back",))
     assert last.wait() == 0, last.text
     assert differences_of_runs(baseline.run, run) == []
+    for path in checkpoints_in(run / "checkpoints"):
+        damage(path)
+    with pytest.raises(CheckpointError, match=path.name):  # none is left to fall back to
+        latest_checkpoint(run / "checkpoints", fall_back=True)
 
 
 NO_ROOM_FOR_A_CHECKPOINT = Fault(write=5, stage="full", limit=100_000)  # that of iteration 6

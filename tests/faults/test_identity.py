@@ -119,7 +119,7 @@ def test_fault_22_a_checkpoint_of_another_iteration_is_refused(
 ) -> None:
     older, newest = checkpoints_in(run / "checkpoints")
     shutil.copy(older, newest)
-    assert "is that of iteration 2, not what its name says" in refusal(capsys, "resume", run)
+    assert "is of iteration 2, not what its name says" in refusal(capsys, "resume", run)
 
 
 def test_fault_22_a_run_that_nothing_names_is_gone_on_with_only_if_allowed(

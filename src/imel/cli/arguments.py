@@ -68,11 +68,11 @@ def parse(
     except SystemExit as leaving:
         if not leaving.code:
             raise
-        framed = [line.strip("│ ") for line in complaint.getvalue().splitlines()[1:]]
-        said = " ".join(itertools.takewhile(lambda line: line.strip("─╰╯"), framed))
-        near = [line.split()[0] for line in framed if line[:2] == "--"]
-        if near and said.startswith("Unrecognized"):
-            said += f"; did you mean '{near[0]}'?"
+        # A framed title; below it, divided by rules, what is wrong and what may have been meant
+        parts = re.split("[─-]{3,}", complaint.getvalue().partition("\n")[2].replace("│", " "))
+        said, also, *_ = [" ".join(part.split()) for part in parts if part.strip()]
+        if near := re.match(r"(?:Perhaps|Arguments similar) .*?(--[\w-]+) ", also):
+            said += f"; did you mean '{near[1]}'?"
         raise SettingsError(f"{said} (see {prog} --help)") from None
 
 

@@ -232,7 +232,7 @@ class StoredRun:
         if policy not in (None, held):
             raise CheckpointError(f"{path} holds {held}, not the {policy} that {place} is about")
         if NAME.fullmatch(path.name) and iteration_of(path) != iteration:
-            raise CheckpointError(f"{path} is that of iteration {iteration}, not of its name's")
+            raise CheckpointError(f"{path} is of iteration {iteration}, not what its name says")
         return read
 
     def load(self) -> IMeL:
