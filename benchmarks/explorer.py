@@ -8,20 +8,23 @@ Chromium and playwright, the time until its map is painted in a browser is measu
 
 from __future__ import annotations
 
+import json
 import statistics
+import struct
 import tempfile
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 from benchmarks.common import fill_memory, flags, milliseconds, run
-from imel.explorer.answers import unpack
 from imel.explorer.server import make_server, open_port
 from imel.explorer.session import Session
 from imel.policies import MkiPolicy
@@ -93,9 +96,21 @@ class Served:
 
     def post(self, path: str, body: bytes) -> bytes:
         """The same for what starts something."""
-        headers = {"Content-Type": "application/json", "X-Imel-Explorer": "1"}
+        headers = {"Content-Type": "application/json"}
         content: bytes = urlopen(Request(self.address + path, body, headers)).read()
         return content
+
+
+def unpack(content: bytes) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Read an answer with arrays, as the page does."""
+    (length,) = struct.unpack_from("<I", content)
+    document: dict[str, Any] = json.loads(content[4 : 4 + length])
+    arrays, offset = {}, 4 + length
+    for name, shape, size in document.pop("arrays"):
+        count = int(np.prod(shape, dtype=np.int64))
+        arrays[name] = np.frombuffer(content, f"<f{size}", count, offset).reshape(shape)
+        offset += size * count
+    return document, arrays
 
 
 def measure(served: Served, memories: int) -> None:
@@ -111,8 +126,9 @@ def measure(served: Served, memories: int) -> None:
     print(f"{memories:,} memories, {torch.get_num_threads()} threads")
     print(f"all answers before the first paint  {milliseconds(first_paint):8.1f} ms (cold)")
     print(f"the same again                      {milliseconds(first_paint):8.1f} ms")
-    served.post("/api/remember", b'{"model": "m0", "episode": 3}')
-    steps = [f"/api/step?episode=p1&step={t}&model=m0&{plane}" for t in range(0, 200, 4)]
+    episode = "episode=m0-remembered-3"
+    served.get(f"/api/episode?{episode}")
+    steps = [f"/api/step?{episode}&step={t}&model=m0&{plane}" for t in range(0, 200, 4)]
     taken = [milliseconds(served.get, path) for path in steps]
     document, _ = unpack(served.get(steps[0]))
     assert document["memories"]

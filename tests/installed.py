@@ -69,7 +69,7 @@ def main() -> None:
         version = command("--version", cwd=folder).strip()
         if version != f"imel {importlib.metadata.version('imel')}":
             sys.exit(f"{version} is not the version that is installed")
-        if importlib.util.find_spec("fastapi"):
+        if importlib.util.find_spec("starlette"):
             print(open_demo(folder))
         print(command(*TRAINING.split(), "--eval-episodes", "1", cwd=folder), end="")
     print(f"{version} in {package}: all there, and it trains")

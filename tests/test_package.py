@@ -38,7 +38,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "slurm": ("submitit",),
     "onnx": ("onnx",),
     "envpool": ("envpool",),
-    "explorer": ("fastapi", "uvicorn", "pygame"),
+    "explorer": ("starlette", "uvicorn", "pygame"),
 }
 PACKAGES = sorted({package for packages in EXTRAS.values() for package in packages})
 

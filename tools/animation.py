@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.explorer import Served  # noqa: E402
 from imel.explain import policy_without  # noqa: E402
 from imel.explorer import DEMO  # noqa: E402
-from imel.explorer.lessons import LessonInsight  # noqa: E402
+from imel.explorer.lesson_view import LessonInsight  # noqa: E402
 from imel.explorer.session import Session  # noqa: E402
 from imel.pictures.rendering import prepare_drawing  # noqa: E402
 from imel.runs.evaluation import evaluate  # noqa: E402
@@ -81,16 +81,14 @@ class Film:
         )
 
 
-def record_enough(page: Page, session: Session, job: str) -> None:
-    """Wait until enough of an episode is recorded, or all of it, and end the recording."""
+def record_enough(page: Page) -> None:
+    """Wait until enough of an episode is recorded, or all of it."""
     page.wait_for_function(
         "latest => { const { length, episode } = window.imelExplorer.player;"
         " return length > latest || Boolean(episode?.ended); }",
         arg=LATEST,
         timeout=300_000,
     )
-    session.jobs.get(job).stopping.set()
-    page.wait_for_function("Boolean(window.imelExplorer.player.episode.ended)")
     page.evaluate("window.imelExplorer.player.pauseAt(0)")
 
 
@@ -99,12 +97,11 @@ def worst_stretch(session: Session, share: float) -> tuple[float, float]:
     insight = session.prepare()
     assert isinstance(insight, LessonInsight)
     assert session.run.env is not None
-    table = insight.table()
-    places = table["places"] / insight.last_step
+    episodes, places = insight.column("episodes"), insight.column("places")
     found = []
     for begin in np.arange(0.0, 1.0 - share, share / 2):
-        inside = (places >= begin) & (places <= begin + share)
-        reduced = policy_without(insight.policy, lessons=table["episodes"][inside])
+        inside = (places >= begin * places.max()) & (places <= (begin + share) * places.max())
+        reduced = policy_without(insight.policy, lessons=episodes[inside])
         value = float(np.mean(evaluate(reduced, session.run.env, 2).returns))
         found.append((value, float(begin)))
         print(f"without {begin:.0%} to {begin + share:.0%} of the run: {value:,.0f}", flush=True)
@@ -112,10 +109,10 @@ def worst_stretch(session: Session, share: float) -> tuple[float, float]:
     return begin, begin + share
 
 
-def perform(film: Film, session: Session, stretch: tuple[float, float]) -> None:
+def perform(film: Film, stretch: tuple[float, float]) -> None:
     """Scrub, select a stretch of lessons, forget them, play and evaluate without them."""
     page = film.page
-    record_enough(page, session, "j1")
+    record_enough(page)
     for step in range(40, 140, 8):
         film.at(step, 160)
     film.shoot(900)
@@ -137,7 +134,7 @@ def perform(film: Film, session: Session, stretch: tuple[float, float]) -> None:
     film.shoot(1600)
     page.keyboard.press("p")
     page.wait_for_function("window.imelExplorer.player.before !== null", timeout=60_000)
-    record_enough(page, session, "j2")
+    record_enough(page)
     last = min(LATEST, page.evaluate("window.imelExplorer.player.length") - 1)
     for step in range(4, last, max(1, last // 18)):
         film.at(step, 160)
@@ -167,7 +164,7 @@ def main() -> None:
         page.goto(served.address)
         page.wait_for_selector("body[data-ready=map]")
         film = Film(page)
-        perform(film, session, stretch)
+        perform(film, stretch)
         page.screenshot(path=arguments.still)
         browser.close()
     film.save(arguments.target)

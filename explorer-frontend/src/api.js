@@ -1,4 +1,4 @@
-// Questions to the server. Arrays come packed: see src/imel/explorer/answers.py.
+// Questions to the server. Arrays come packed: see src/imel/explorer/server.py.
 
 export class ServerError extends Error {}
 
@@ -39,7 +39,7 @@ export function begin(path, query) {
 export const ask = async (path, query) => (await request(address(path, query))).json();
 
 export async function post(path, body) {
-  const headers = { "Content-Type": "application/json", "X-Imel-Explorer": "1" };
+  const headers = { "Content-Type": "application/json" };
   const options = { method: "POST", headers, body: JSON.stringify(body) };
   return (await request(`/api/${path}`, options)).json();
 }
@@ -49,24 +49,10 @@ export async function arrays(path, query) {
   const length = new DataView(buffer).getUint32(0, true);
   const header = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   let offset = 4 + length;
-  for (const [name, shape] of header.arrays) {
+  for (const [name, shape, bytes] of header.arrays) {
     const count = shape.reduce((product, size) => product * size, 1);
-    header[name] = new Float32Array(buffer, offset, count);
-    offset += 4 * count;
+    header[name] = new (bytes === 8 ? Float64Array : Float32Array)(buffer, offset, count);
+    offset += bytes * count;
   }
   return header;
-}
-
-const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
-
-export async function finished(job, watch) {
-  // The result of a job; `watch` sees its progress
-  for (;;) {
-    const { state, progress, result, error } = await ask("job", { job });
-    watch(progress);
-    if (state === "done") return result;
-    if (state === "failed") throw new ServerError(error);
-    if (state === "stopped") return null;
-    await pause(120);
-  }
 }

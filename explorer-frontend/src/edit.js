@@ -1,11 +1,17 @@
 // Forgetting: what is selected, what is forgotten, and what that does to the return.
 
-import { finished, post } from "./api.js";
+import { ask, post } from "./api.js";
 import { byId, h, number, signed } from "./dom.js";
 
 const EPISODES = 8;
 
 const NOUNS = { memories: ["memory", "memories"], lessons: ["lesson", "lessons"] };
+
+function summary(returns) {
+  const average = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const mean = average(returns);
+  return { mean, std: Math.sqrt(average(returns.map((value) => (value - mean) ** 2))) };
+}
 
 export class Edits {
   constructor({ onModel, onSelection, onPlay, onError, columns }) {
@@ -88,19 +94,20 @@ export class Edits {
     const run = (this.working = { share: 0 });
     try {
       for (const [i, model] of keys.entries()) {
-        const { job } = await post("evaluate", { model, episodes: EPISODES });
-        run.job = job;
-        const result = await finished(job, (share) => {
-          run.share = (i + share) / keys.length;
+        while (run === this.working && !this.returns.has(model)) {
+          // Each question plays on for a moment
+          const found = await ask("evaluation", { model, episodes: EPISODES });
+          if (run !== this.working) break;
+          const { length } = found.returns;
+          run.share = (i + length / EPISODES) / keys.length;
+          if (length === EPISODES) this.returns.set(model, summary(found.returns));
           this.show();
-        });
-        if (result === null) break;
-        this.returns.set(model, result);
+        }
       }
     } catch (error) {
       this.onError(error);
     }
-    this.working = null;
+    if (run === this.working) this.working = null;
     this.show();
   }
 
@@ -133,7 +140,10 @@ export class Edits {
 
   evaluation(button) {
     if (this.working) {
-      const stop = () => post("stop", { job: this.working.job }).catch(this.onError);
+      const stop = () => {
+        this.working = null;
+        this.show();
+      };
       return [
         h("span", { class: "muted" }, `playing ${EPISODES} episodes`),
         h("progress", { value: this.working.share, max: 1 }),

@@ -169,7 +169,7 @@ export class MemoryTable {
     const picture = this.pictures ? h("th", {}, "state") : null;
     const head = h("tr", {}, picture, ...["share", "ep. · step", "iter.", "adv.", "μ → μ*", ...(answer.exact ? ["adds"] : [])].map((name) => h("th", { class: ["iter.", "adds"].includes(name) ? "wide" : null }, name)));
     this.holder.replaceChildren(h("table", {}, h("thead", {}, head), h("tbody", {}, rows)), this.note());
-    // Not while scrubbing: a simulator may take a moment to draw each
+    // Not while scrubbing or playing: a simulator may take a moment to draw each
     if (this.pictures) this.timer = setTimeout(() => this.loadPictures(model), 300);
   }
 
@@ -220,9 +220,10 @@ export class MemoryTable {
   }
 
   async loadPictures(model) {
+    if (document.body.hasAttribute("data-playing")) return;
     for (const image of this.holder.querySelectorAll("img")) {
       const response = await fetch(address("picture", { model, row: image.dataset.row }));
-      if (!image.isConnected) return;
+      if (!image.isConnected) return response.body?.cancel();
       if (response.status === 404) continue; // this state only
       if (!response.ok) {
         this.pictures = false;

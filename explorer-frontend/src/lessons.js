@@ -24,7 +24,7 @@ export class LessonCards {
     const names = shortNames(info.action_names);
     this.holder.replaceChildren(...lessons.map((lesson) => this.card(lesson, names, model, selected)));
     if (this.reason) this.holder.append(h("p", { class: "note" }, `No pictures of lessons: ${this.reason}`));
-    // Not while scrubbing: a simulator may take a moment to draw each
+    // Not while scrubbing or playing: a simulator may take a moment to draw each
     if (this.pictures) this.timer = setTimeout(() => this.loadPictures(model), 250);
   }
 
@@ -47,12 +47,13 @@ export class LessonCards {
   }
 
   async loadPictures(model) {
+    if (document.body.hasAttribute("data-playing")) return;
     for (const card of this.holder.querySelectorAll(".lesson")) {
       const image = card.querySelector("img");
       if (!image || image.src) continue;
       const { lesson: row } = card.dataset, { moment } = image.dataset;
-      const response = await fetch(address("moment", { model, row, number: moment }));
-      if (!card.isConnected) return;
+      const response = await fetch(address("picture", { model, row, number: moment }));
+      if (!card.isConnected) return response.body?.cancel();
       if (response.status === 404) continue; // this state only
       if (!response.ok) {
         this.pictures = false;

@@ -75,7 +75,7 @@ function listen(page) {
 function beginMap(model, info) {
   const { projection, by } = first(info);
   begin("model", { model });
-  begin("map", { model, frame: model, projection, x: 0, y: Math.min(1, info.state_names.length - 1) });
+  begin("map", { model, frame: model, projection });
   begin("colour", { model, frame: model, by, dimension: 0 });
 }
 
@@ -98,7 +98,7 @@ async function start() {
   listen(page);
   showBars(null);
   await page.open(newest.key);
-  if (run.env !== null) await page.play();
+  if (run.env !== null) await page.play().catch(fail);
 }
 
 start().catch((error) => {

@@ -1,6 +1,6 @@
 // The page: which model, which map, which step; and who has to be told when one of them changes.
 
-import { arrays, ask, post } from "./api.js";
+import { arrays, ask } from "./api.js";
 import { Curve, lastStep } from "./curve.js";
 import { byId, h, numbered, setOptions } from "./dom.js";
 import { Edits } from "./edit.js";
@@ -123,7 +123,9 @@ export class Page {
   // --- maps ---
 
   where() {
-    return { frame: this.edits.base, projection: byId("projection").value, x: byId("map-x").value, y: byId("map-y").value };
+    const chosen = byId("projection").value;
+    const projection = chosen === "dimensions" ? `dimensions-${byId("map-x").value}-${byId("map-y").value}` : chosen;
+    return { frame: this.edits.base, projection };
   }
 
   async loadMap(map, model, turn) {
@@ -185,30 +187,18 @@ export class Page {
     const seed = Math.max(0, Math.trunc(Number(byId("seed").value) || 0));
     const { model, base } = this.edits, noise = byId("noise").checked, start = `${base} ${seed} ${noise}`;
     if (this.shown?.model === base) this.whole = { ...this.shown, episode: this.player.episode };
-    const made = await post("play", { model, seed, noise });
-    this.shown = { model, start, name: made.episode };
+    const name = `${model}-${noise ? "sampled" : "mean"}-${seed}`;
+    this.shown = { model, start, name };
     this.player.before = model !== base && this.whole?.start === start ? this.whole : null;
     byId("remembered").value = "";
     this.clearTrail();
-    await this.player.open(made.episode, true);
-    this.watch(made.job);
-  }
-
-  async watch(job) {
-    while (this.player.playing || !this.player.length) {
-      const { state, error } = await ask("job", { job });
-      if (state === "failed") return fail(new Error(error));
-      if (state !== "running" && state !== "waiting") return undefined;
-      await new Promise((done) => setTimeout(done, 400));
-    }
-    return undefined;
+    await this.player.open(name, true);
   }
 
   async remember(number) {
-    const { episode } = await post("remember", { model: this.edits.base, episode: number });
     this.shown = this.player.before = null;
     this.clearTrail();
-    await this.player.open(episode, false);
+    await this.player.open(`${this.edits.base}-remembered-${number}`, false);
     await this.loadTrail();
   }
 
@@ -242,7 +232,7 @@ export class Page {
     const points = this.trail?.points;
     for (const map of [this.map, this.compared === null ? null : this.other]) {
       if (!map) continue;
-      Object.assign(map, { trail: points ?? null, step: this.player.step });
+      Object.assign(map, { trail: points?.length ? points : null, step: this.player.step });
       map.current = this.answer?.position ?? null;
       map.drawOverlay();
     }

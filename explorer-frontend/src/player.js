@@ -5,7 +5,6 @@ import { byId, h, number, sharpen, themeColour } from "./dom.js";
 
 const SHOWN = 240;
 const BETWEEN_STEPS = 40;
-const BETWEEN_LOOKS = 150;
 
 export class Player {
   constructor({ onStep, onGrown, onError }) {
@@ -38,8 +37,16 @@ export class Player {
   async open(name, live) {
     Object.assign(this, { name, step: 0, episode: null, lines: null, playing: live });
     await this.look();
-    if (live) this.follow(name);
-    else await this.moveTo(0);
+    if (name !== this.name) return;
+    if (!this.episode.ended) {
+      this.follow(name);
+      return;
+    }
+    await this.moveTo(0);
+    if (live) this.onGrown();
+    if (!this.playing) return;
+    this.playing = false;
+    this.toggle().catch(this.onError); // it has been played before: from the start
   }
 
   async look() {
@@ -54,17 +61,17 @@ export class Player {
   }
 
   async follow(name) {
-    // Watch a recording grow until it has ended; scrubbing stops the watching, not the recording
+    // Each look lets the recording go on for a moment; scrubbing stops the watching, not the looks
     try {
       while (this.name === name && !this.episode?.ended) {
-        await new Promise((done) => setTimeout(done, BETWEEN_LOOKS));
+        // The recording goes on while the step that was reached is explained
+        if (this.playing && this.length) this.moveTo(this.length - 1).catch(this.onError);
         await this.look();
-        if (this.playing && this.length) await this.moveTo(this.length - 1);
       }
       if (this.name !== name) return;
+      const reached = this.playing ? this.length - 1 : this.step;
       this.playing = false;
-      this.showToggle();
-      if (this.length) await this.moveTo(this.step);
+      await this.moveTo(reached);
       this.onGrown();
     } catch (error) {
       this.onError(error);
@@ -102,6 +109,7 @@ export class Player {
 
   showToggle() {
     byId("toggle").textContent = this.playing ? "❚❚" : "▶";
+    document.body.toggleAttribute("data-playing", this.playing);
   }
 
   showFrame() {

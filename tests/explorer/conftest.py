@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fastapi.testclient import TestClient
 from numpy.typing import NDArray
+from starlette.testclient import TestClient
 
 import explorer.drawn  # noqa: F401  # registers the environment
+from benchmarks.explorer import unpack
 from imel.cli.main import main
-from imel.explorer.answers import unpack
 from imel.explorer.server import make_app
 from imel.explorer.session import Session
 from imel.runs.stored import find_run
@@ -23,18 +22,16 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 HOST = "127.0.0.1:8642"
-OWN = {"X-Imel-Explorer": "1"}
+Arrays = dict[str, NDArray[Any]]
 
 
 def train(folder: Path, *flags: str, policy: str = "mki", env: str = "Drawn-v0") -> Path:
     """Train for some thousand steps on the environment that draws itself."""
-    size = ["--n-envs", "4", "--rollout-size", "192", "--memory-size", "384", "--policy", policy]
-    length = ["--total-timesteps", "2304", "--eval-episodes", "2"]
-    if policy == "mki":
-        length += ["--gradient-steps", "4"]
-    kept = ["--checkpoint-every", "3", "--checkpoints-kept", "9"]
-    where = ["--run-dir", str(folder)]
-    assert main(["train", f"explorer.drawn:{env}", *size, *length, *kept, *where, *flags]) == 0
+    size = "--n-envs 4 --rollout-size 192 --memory-size 384 --total-timesteps 2304"
+    rest = "--eval-episodes 2 --checkpoint-every 3 --checkpoints-kept 9 --run-dir"
+    own = ["--policy", policy, *(["--gradient-steps", "4"] if policy == "mki" else [])]
+    words = [*size.split(), *own, *rest.split(), str(folder), *flags]
+    assert main(["train", f"explorer.drawn:{env}", *words]) == 0
     return folder
 
 
@@ -62,67 +59,68 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-@pytest.fixture
-def session(run: Path) -> Iterator[Session]:
-    opened = Session(find_run(run))
-    yield opened
-    opened.close()
-
-
 class Page:
     """Asks what the page asks."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.client = TestClient(make_app(session, {HOST}), base_url=f"http://{HOST}")
+        self.client = TestClient(make_app(session, "127.0.0.1"), base_url=f"http://{HOST}")
         self.newest = f"m{len(session.run.models) - 1}"
 
+    def ask(self, path: str, status: int = 200, **query: Any) -> Any:
+        answer = self.client.get(f"/api/{path}", params=query)
+        assert answer.status_code == status, answer.text
+        return answer
+
     def get(self, path: str, **query: Any) -> Any:
-        answer = self.client.get(f"/api/{path}", params=query)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        return self.ask(path, **query).json()
 
-    def arrays(self, path: str, **query: Any) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        answer = self.client.get(f"/api/{path}", params=query)
-        assert answer.status_code == 200, answer.text
-        return unpack(answer.content)
-
-    def post(self, path: str, **body: Any) -> Any:
-        answer = self.client.post(f"/api/{path}", json=body, headers=OWN)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+    def arrays(self, path: str, **query: Any) -> tuple[dict[str, Any], Arrays]:
+        return unpack(self.ask(path, **query).content)
 
     def refusal(self, path: str, **query: Any) -> str:
-        answer = self.client.get(f"/api/{path}", params=query)
-        assert answer.status_code == 400, answer.text
-        return str(answer.json()["error"])
+        return str(self.ask(path, 400, **query).json()["error"])
 
-    def refused_post(self, path: str, **body: Any) -> str:
-        answer = self.client.post(f"/api/{path}", json=body, headers=OWN)
-        assert answer.status_code == 400, answer.text
-        return str(answer.json()["error"])
+    def forget(self, rows: Any, model: str | None = None, status: int = 200) -> dict[str, Any]:
+        body = {"model": model or self.newest, "rows": [int(row) for row in rows]}
+        answer = self.client.post("/api/forget", json=body)
+        assert answer.status_code == status, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
 
-    def finish(self, job: str) -> dict[str, Any]:
-        for _ in range(1200):
-            found: dict[str, Any] = self.get("job", job=job)
-            if found["state"] not in ("waiting", "running"):
-                return found
-            time.sleep(0.05)
-        raise AssertionError(f"{job} did not end")
+    def played(self, model: str, seed: int = 0, kind: str = "mean") -> str:
+        """Watch an episode until it has ended."""
+        name = f"{model}-{kind}-{seed}"
+        while self.arrays("episode", episode=name)[0]["ended"] is None:
+            pass
+        return name
 
-    def played(self, model: str, **options: Any) -> str:
-        started = self.post("play", model=model, **options)
-        assert self.finish(started["job"])["state"] == "done"
-        return str(started["episode"])
+    def evaluated(self, model: str, episodes: int) -> list[float]:
+        """Watch an evaluation until it is over."""
+        returns: list[float] = []
+        while len(returns) < episodes:
+            returns = self.get("evaluation", model=model, episodes=episodes)["returns"]
+        return returns
 
     def step(
-        self, episode: str, step: int, model: str
-    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        return self.arrays(
-            "step", episode=episode, step=step, model=model, frame=self.newest, projection="states"
-        )
+        self, episode: str, step: int, model: str, projection: str = "states"
+    ) -> tuple[dict[str, Any], Arrays]:
+        on = {"frame": self.newest, "projection": projection}
+        return self.arrays("step", episode=episode, step=step, model=model, **on)
+
+
+def opened(place: Path, env: str | None = None) -> Iterator[Page]:
+    """The page of a run, as a fixture."""
+    session = Session(find_run(place, env))
+    yield Page(session)
+    session.close()
 
 
 @pytest.fixture
-def page(session: Session) -> Page:
-    return Page(session)
+def page(run: Path) -> Iterator[Page]:
+    yield from opened(run)
+
+
+@pytest.fixture
+def session(page: Page) -> Session:
+    return page.session

@@ -61,4 +61,5 @@ for count in (6, 17):  # of which only two do something
     gymnasium.register(
         f"Drawn{count}-v0", entry_point="explorer.drawn:DrawnEnv", kwargs={"actions": count}
     )
+gymnasium.register("Undrawn-v0", entry_point=lambda: DrawnEnv())  # type: ignore[arg-type]
 gymnasium.register("Blind-v0", entry_point="explorer.drawn:DrawnEnv", kwargs={"blind": True})

@@ -1,25 +1,25 @@
-"""Which models of a run are shown, jobs, pictures of remembered states, and the packed format."""
+"""Which models of a run are shown, a user's own policy, pictures of states, and packed arrays."""
 
 from __future__ import annotations
 
 import io
 import shutil
-import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
+from numpy.typing import NDArray
 from PIL import Image
 
-from explorer.conftest import Page
+from benchmarks.explorer import unpack
+from explorer.conftest import Page, opened
+from explorer.drawn import DrawnEnv
 from imel.environments.playing import make_environment
 from imel.errors import ImelError
-from imel.explorer.answers import pack, unpack
-from imel.explorer.jobs import Job, Jobs
-from imel.explorer.session import Recent, Session
+from imel.explorer.server import pack
 from imel.pictures.rendering import (
     UnclearStateError,
     picture,
@@ -27,6 +27,7 @@ from imel.pictures.rendering import (
     pose,
     prepare_drawing,
 )
+from imel.policies import Policy
 from imel.runs.stored import find_run
 
 
@@ -52,101 +53,79 @@ def test_a_damaged_checkpoint_is_named_and_the_others_still_open(run: Path, tmp_
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     first = sorted((copy / "checkpoints").iterdir())[0]
     first.write_bytes(first.read_bytes()[:1000])
-    session = Session(find_run(copy))
-    page = Page(session)
-    models = page.get("run")["models"]
-    assert first.name in models[0]["problem"]
-    assert models[1]["problem"] is None
-    assert first.name in page.refusal("model", model="m0")
-    assert page.get("model", model="m1")["rows"] == 384
-    session.close()
+    for page in opened(copy):
+        models = page.get("run")["models"]
+        assert first.name in models[0]["problem"]
+        assert models[1]["problem"] is None
+        assert first.name in page.refusal("model", model="m0")
+        assert page.get("model", model="m1")["rows"] == 384
 
 
 def test_a_run_that_was_killed_is_shown_from_its_checkpoints(run: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(run, tmp_path / "copy"))
     (copy / "model.safetensors").unlink()
-    files = find_run(copy)
-    assert [model.iteration for model in files.models] == [3, 6, 9]
+    assert [model.iteration for model in find_run(copy).models] == [3, 6, 9]
 
 
 def test_a_model_file_alone_has_no_curve_and_needs_an_environment_to_play(
     run: Path, tmp_path: Path
 ) -> None:
     alone = Path(shutil.copy(run / "model.safetensors", tmp_path / "alone.safetensors"))
-    session = Session(find_run(alone))
-    page = Page(session)
-    assert page.get("run")["curve"] is None
-    assert "--env" in page.refused_post("play", model="m0")
-    session.close()
-    named = Session(find_run(alone, "explorer.drawn:Drawn-v0"))
-    Page(named).played("m0")
-    named.close()
+    for page in opened(alone):
+        assert page.get("run")["curve"] is None
+        assert "--env" in page.refusal("episode", episode="m0-mean-0")
+    for page in opened(alone, "explorer.drawn:Drawn-v0"):
+        page.played("m0")
 
 
-def test_a_model_for_another_environment_is_refused_by_the_job(run: Path) -> None:
-    session = Session(find_run(run, "Pendulum-v1"))
-    page = Page(session)
-    ended = page.finish(page.post("play", model="m0")["job"])
-    assert ended["state"] == "failed"
-    assert "not made for Pendulum-v1" in ended["error"]
-    ended = page.finish(page.post("evaluate", model="m0", episodes=1)["job"])
-    assert "not made for Pendulum-v1" in ended["error"]
-    session.close()
+def test_a_model_for_another_environment_is_refused(run: Path) -> None:
+    for page in opened(run, "Pendulum-v1"):
+        assert "not made for Pendulum-v1" in page.refusal("episode", episode="m0-mean-0")
+        assert "not made for Pendulum-v1" in page.refusal("evaluation", model="m0", episodes=1)
 
 
-# --- jobs ---
+class MeanOfAll(Policy):
+    """A user's own policy: it does everywhere what its memories were to do on average."""
+
+    def make_update(self, learner: Any) -> Any:
+        raise NotImplementedError
+
+    def _act(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        mean = self.memory.column("improved_means").mean(dim=0)
+        return mean.expand(len(states), -1), self.std.expand(len(states), -1)
 
 
-def test_a_job_that_is_asked_to_stop_stops() -> None:
-    jobs, begun = Jobs(), threading.Event()
-
-    def work(job: Job) -> None:
-        while True:
-            begun.set()
-            job.advance(0.5)
-
-    name = jobs.start(work)
-    assert begun.wait(10)
-    jobs.get(name).stopping.set()
-    jobs.close()
-    assert jobs.get(name).state == "stopped"
-
-
-def test_a_job_that_fails_says_why_and_one_that_ends_has_a_result() -> None:
-    jobs = Jobs()
-
-    def fail(_: Job) -> None:
-        raise ImelError("it rained")
-
-    failed, done = jobs.start(fail), jobs.start(lambda job: 42)
-    jobs._pool.shutdown(wait=True)
-    assert jobs.get(failed).as_json() == {
-        "state": "failed",
-        "progress": 0.0,
-        "result": None,
-        "error": "it rained",
+def test_a_policy_of_a_users_own_is_explored_by_its_memories(tmp_path: Path) -> None:
+    env, generator = DrawnEnv(), np.random.default_rng(0)
+    policy = MeanOfAll(env.observation_space, env.action_space, memory_size=32)
+    rows = {
+        name: torch.zeros(32, *policy.memory.get_buffer(name).shape[1:])
+        for name in policy.memory.column_names
+        if name != "iterations"
     }
-    assert jobs.get(done).result == 42
-    with pytest.raises(ImelError, match="no job j99"):
-        jobs.get("j99")
-
-
-def test_jobs_under_way_are_bounded() -> None:
-    jobs, leave = Jobs(threads=1), threading.Event()
-    for _ in range(8):
-        jobs.start(lambda _: leave.wait(20))
-    with pytest.raises(ImelError, match="eight jobs"):
-        jobs.start(lambda _: None)
-    leave.set()
-    jobs.close()
-
-
-def test_what_was_not_used_for_long_is_dropped() -> None:
-    table: Recent[int] = Recent(2)
-    assert [table.obtain(key, lambda key=key: key) for key in (1, 2)] == [1, 2]  # type: ignore[misc]
-    assert table.obtain(1, lambda: 0) == 1
-    table.obtain(3, lambda: 3)
-    assert set(table) == {1, 3}
+    for name in ("states", "improved_means", "rewards"):
+        rows[name] = torch.from_numpy(generator.normal(size=rows[name].shape)).float()
+    rows["episodes"] = torch.arange(32) // 8
+    rows["steps"] = torch.arange(32) % 8
+    policy.memory.add(rows, 0)
+    policy.save(str(tmp_path / "own.safetensors"))
+    for page in opened(tmp_path / "own.safetensors", "explorer.drawn:Drawn-v0"):
+        described, where = page.get("model", model="m0"), {"model": "m0", "frame": "m0"}
+        assert (described["policy"], described["weighted"]) == ("MeanOfAll", False)
+        for projection in ("states", "dimensions-0-1"):
+            page.arrays("map", **where, projection=projection)
+        assert "no learned features" in page.refusal("map", **where, projection="features")
+        page.arrays("colour", **where, by="return")
+        episode = page.played("m0")
+        before, arrays = page.step(episode, 3, "m0")
+        assert not before["memories"]
+        assert not arrays
+        np.testing.assert_allclose(before["mean"], rows["improved_means"].mean(dim=0), rtol=1e-5)
+        page.arrays("episode", episode="m0-remembered-2")
+        after, _ = page.step(episode, 3, page.forget(range(16))["model"])
+        expected = rows["improved_means"][16:].mean(dim=0)
+        np.testing.assert_allclose(after["mean"], expected, rtol=1e-5)
+        assert len(page.evaluated("m0", 2)) == 2
 
 
 # --- pictures of remembered states ---
@@ -225,36 +204,25 @@ def test_an_observation_the_environment_could_not_have_made_is_not_drawn() -> No
 
 def test_why_there_is_no_picture_of_a_memory_is_said(page: Page) -> None:
     assert "DrawnEnv cannot be put" in page.refusal("picture", model=page.newest, row=0)
-    assert "no memory 9999" in page.refusal("picture", model=page.newest, row=9999)
+    assert "of row 9999" in page.refusal("picture", model=page.newest, row=9999)
 
 
 # --- the packed format ---
 
 
 def test_packed_arrays_come_back_and_are_aligned() -> None:
-    for text in ("", "a", "äöü", "abcd"):
-        arrays = {"x": np.arange(6).reshape(2, 3), "none": np.zeros((0, 4)), "y": np.array([7.5])}
+    for text in ("", "a", "äöü", "abcd", "abcdefgh"):
+        arrays: dict[str, NDArray[Any]] = {
+            "x": np.arange(6, dtype=np.float32).reshape(2, 3),
+            "none": np.zeros((0, 4)),
+            "rows": np.array([2**24 + 1, -(2**40)]),
+            "y": np.array([7.5]),
+        }
         content = pack({"text": text}, arrays)
-        assert (4 + int.from_bytes(content[:4], "little")) % 4 == 0
+        assert (4 + int.from_bytes(content[:4], "little")) % 8 == 0
         document, found = unpack(content)
         assert document == {"text": text}
-        assert {name: array.shape for name, array in found.items()} == {
-            "x": (2, 3),
-            "none": (0, 4),
-            "y": (1,),
-        }
-        np.testing.assert_array_equal(found["x"], arrays["x"])
-        np.testing.assert_array_equal(found["y"], arrays["y"])
-
-
-def test_the_page_can_stop_a_job(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(*arguments: Any, progress: Callable[[float], None]) -> None:
-        while True:
-            progress(0.25)
-
-    monkeypatch.setattr("imel.explorer.session.evaluate", endless)
-    job = page.post("evaluate", model=page.newest, episodes=1)["job"]
-    page.post("stop", job=job)
-    ended = page.finish(job)
-    assert ended["state"] == "stopped"
-    assert ended["result"] is None
+        assert found.keys() == arrays.keys()
+        for name, array in arrays.items():
+            assert found[name].shape == array.shape
+            np.testing.assert_array_equal(found[name], array)

@@ -7,8 +7,15 @@ tests/explorer/artefacts.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Self
+
+from benchmarks.explorer import Served
+from imel.explorer.session import Session
+from imel.pictures.rendering import prepare_drawing
+from imel.runs.stored import find_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, FloatRect, ViewportSize
@@ -16,6 +23,17 @@ if TYPE_CHECKING:
 Scheme = Literal["dark", "light"]
 HEIGHTS = {390: 844, 1280: 720, 1920: 1080}
 ARTEFACTS = Path(__file__).parent / "artefacts"
+
+
+@contextmanager
+def served(place: Path) -> Iterator[Served]:
+    """The explorer of a run, for as long as the block lasts."""
+    prepare_drawing()
+    session = Session(find_run(place))
+    session.prepare()
+    with Served(session) as running:
+        yield running
+    session.close()
 
 
 class Visit:
@@ -31,17 +49,21 @@ class Visit:
         self.page.goto(address)
         self.page.wait_for_selector("body[data-ready=map]")
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.page.close()
+        assert kind is not None or self.complaints == []
+
     def _heard(self, message: ConsoleMessage) -> None:
         # That there are no pictures of remembered states is said on the page
-        expected = ("/api/picture", "/api/moment")
-        if message.type == "error" and not any(
-            path in message.location["url"] for path in expected
-        ):
+        if message.type == "error" and "/api/picture" not in message.location["url"]:
             self.complaints.append(message.text)
 
-    def box(self) -> FloatRect:
-        """Where the map is in the window."""
-        box = self.page.locator("#map-a").bounding_box()
+    def box(self, selector: str) -> FloatRect:
+        """Where something is in the window."""
+        box = self.page.locator(selector).bounding_box()
         assert box is not None
         return box
 
@@ -50,7 +72,7 @@ class Visit:
 
     def click_memory(self, row: int) -> str:
         """Click a memory on the map, once it answers to the mouse; what the map says of it."""
-        box = self.box()
+        box = self.box("#map-a")
         x, y = self.page.evaluate(f"window.imelExplorer.map.plot.getScreenPosition({row})")
         self.page.mouse.move(box["x"] + x, box["y"] + y, steps=4)
         self.page.wait_for_selector("#tooltip:not([hidden])")
@@ -64,6 +86,11 @@ class Visit:
             "document.querySelector('#scrub').max == 23"
             " && document.querySelector('#toggle').textContent == '▶'"
         )
+
+    def scrub(self, step: int) -> None:
+        """Go to a step, and wait until its action is shown."""
+        self.page.evaluate(f"window.imelExplorer.player.pauseAt({step})")
+        self.at_step(step)
 
     def at_step(self, step: int) -> None:
         """Wait until a step is reached, and its action is shown."""

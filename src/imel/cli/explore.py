@@ -47,11 +47,11 @@ def run(argv: Sequence[str]) -> int:
     given: ExploreArguments = parse(ExploreArguments, argv, "imel explore")
     if given.port is not None and not 1 <= given.port < 1 << 16:
         raise SettingsError(f"port={given.port} is not between 1 and {(1 << 16) - 1}")
-    for name in ("fastapi", "uvicorn"):
+    for name in ("starlette", "pydantic", "uvicorn"):
         require(name, "explorer")
     prepare_drawing()
 
-    from imel.explorer.server import check_host, open_port, serve
+    from imel.explorer.server import check_host, make_server, open_port
     from imel.explorer.session import Session
 
     check_host(given.host, given.allow_remote)
@@ -65,5 +65,5 @@ def run(argv: Sequence[str]) -> int:
             if given.browser:
                 webbrowser.open(address)
             with contextlib.suppress(KeyboardInterrupt):  # which is how it is meant to end
-                serve(session, given.host, listener)
+                make_server(session, given.host, listener).run([listener])
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakMethod
 
 import numpy as np
 import torch
@@ -61,9 +62,12 @@ def _scores(policy: Policy) -> Familiarity:
         return torch.cat(means)
 
     reference = nearest(keys[:_COMPARED], episodes[:_COMPARED]).sort().values  # [R] ascending
-    embed = policy.embed
+    # The policy keeps these scores in its cache: holding it in turn would keep both alive
+    method = WeakMethod(policy.embed)
 
     def scores(states: Tensor) -> NDArray[Any]:
+        embed = method()
+        assert embed is not None, "scores are asked of a policy that is gone"
         nearer = torch.searchsorted(reference, nearest(embed(states)) - _ROUNDING)
         return np.asarray(1.0 - nearer.cpu().numpy() / len(reference))
 

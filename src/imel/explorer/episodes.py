@@ -1,39 +1,58 @@
-"""Episodes to scrub through: played by the policy while they are recorded, or remembered."""
+"""Episodes to scrub through, and evaluations: played a moment at a time, while a page asks.
+
+So what a page has started goes no further when the page has gone, and keeps nobody waiting.
+"""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from imel.environments.playing import Environment, make_environment, play_policy, require_spaces
-from imel.errors import ImelError
-from imel.explorer.insight import Insight
+from imel.environments import playing
+from imel.environments.playing import make_environment, play_policy
+from imel.errors import ImelError, one_line
+from imel.explorer.insight import Answer, Array, Insight
 from imel.pictures.rendering import picture
+from imel.policies import Policy
+from imel.runs.evaluation import EVALUATION_SEED
 
-Array = NDArray[Any]
+T = TypeVar("T")
 
 LONGEST = 1000
 """Steps after which a recording ends, whatever the environment says."""
+_MOMENT = 0.15
+"""Seconds that are played for a question."""
 _SECONDS_A_STEP = 0.06
 """What drawing may take on average; steps in between are left out where it takes longer."""
+
+
+def advance(work: Iterator[None]) -> None:
+    """Play on for a moment."""
+    until = time.monotonic() + _MOMENT
+    try:
+        for _ in work:
+            if time.monotonic() >= until:
+                return
+    except ImelError:
+        raise
+    except BaseException as error:  # of the environment's own code
+        traceback.print_exc()
+        raise ImelError(f"the environment failed: {one_line(error)}") from None
 
 
 @dataclass
 class Episode:
     """The steps of an episode; a recording grows while it is watched."""
 
-    title: str
-    observations: list[Array] = field(default_factory=list)  # each [d_s]
-    actions: list[Array] = field(default_factory=list)  # each [d_a], policy units
-    rewards: list[float] = field(default_factory=list)
+    steps: list[tuple[Array, Array, float]] = field(default_factory=list)
+    """Observation [d_s], action [d_a] in policy units, and reward."""
     frames: dict[int, bytes] = field(default_factory=dict)
     """Pictures by step; where drawing is slow, not of every one."""
     rows: list[int] = field(default_factory=list)
@@ -42,49 +61,54 @@ class Episode:
     """Why there are no frames, if so."""
     ended: str | None = None
     """How it ended; None while it is being played."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __len__(self) -> int:
-        return len(self.rewards)
+    def columns(self) -> tuple[Array, Array, Array]:
+        """Return observations, actions and rewards of the steps so far."""
+        steps = list(self.steps)  # which may grow meanwhile
+        parts = [np.array([step[i] for step in steps], dtype=np.float32) for i in range(3)]
+        return parts[0], parts[1], parts[2]
 
-    def arrays(self) -> tuple[Array, Array, Array]:
-        """Observations, actions and rewards of the steps so far."""
-        with self.lock:
-            return (
-                np.array(self.observations, dtype=np.float32),
-                np.array(self.actions, dtype=np.float32),
-                np.array(self.rewards, dtype=np.float32),
-            )
-
-    def drawn(self) -> list[int]:
-        """The steps that have a picture of their own."""
-        with self.lock:
-            return list(self.frames)
+    def describe(self) -> Answer:
+        """Return what the page is told of it."""
+        _, actions, rewards = self.columns()
+        document = {
+            "steps": len(rewards),
+            "frames": list(self.frames),
+            "no_frames": self.no_frames,
+            "ended": self.ended,
+            "rows": self.rows,
+        }
+        return document, {"actions": actions, "rewards": rewards}
 
     def frame(self, step: int) -> bytes | None:
-        """The picture of a step, or of the last one before it that was drawn."""
-        with self.lock:
-            drawn = [number for number in self.frames if number <= step]
-            return self.frames[drawn[-1]] if drawn else None
+        """Return the picture of a step, or of the last one before it that was drawn."""
+        drawn = [number for number in list(self.frames) if number <= step]
+        return self.frames[drawn[-1]] if drawn else None
 
     def observation(self, step: int) -> Array:
-        """What was observed before a step."""
-        if not 0 <= step < len(self):
-            raise ImelError(f"the episode has {len(self)} steps; there is no step {step}")
-        return self.observations[step]
+        """Return what was observed before a step."""
+        if step >= len(self.steps):
+            raise ImelError(f"the episode has {len(self.steps)} steps; there is no step {step}")
+        return self.steps[step][0]
+
+    def attempt(self, draw: Callable[[], T]) -> T | None:
+        """Return what is drawn; if that fails, note why there are no frames."""
+        try:
+            return draw()
+        except ImelError as error:
+            self.no_frames = str(error)
+            return None
 
 
 def remembered(insight: Insight, number: int) -> Episode:
-    """What the memory holds of an episode, in the order of its steps."""
-    rows = np.flatnonzero(insight.column("episodes") == number)
+    """Return what the memory holds of an episode, in the order of its steps."""
+    rows = np.flatnonzero(insight.memory("episodes") == number)
     if not len(rows):
         raise ImelError(f"no memory of episode {number}")
-    rows = rows[np.argsort(insight.column("steps")[rows])]
+    rows = rows[np.argsort(insight.memory("steps")[rows])]
+    columns = (insight.memory(name)[rows] for name in ("states", "actions", "rewards"))
     return Episode(
-        title=f"remembered episode {number}",
-        observations=list(insight.column("states")[rows]),
-        actions=list(insight.column("actions")[rows]),
-        rewards=[float(reward) for reward in insight.column("rewards")[rows]],
+        steps=list(zip(*columns, strict=True)),
         rows=rows.tolist(),
         no_frames="remembered, not recorded",
         ended="as far as it is remembered",
@@ -92,56 +116,44 @@ def remembered(insight: Insight, number: int) -> Episode:
 
 
 def record(
-    episode: Episode,
-    insight: Insight,
-    env_id: str,
-    seed: int,
-    noise: bool,
-    progress: Callable[[float], None],
-) -> None:
-    """Play an episode; steps and frames are there to be watched as soon as they are made."""
+    episode: Episode, policy: Policy, env_id: str, seed: int, sampled: bool
+) -> Generator[None, None, None]:
+    """Play an episode step by step; the first step of a recording also makes its environment."""
+    drawing = episode.attempt(lambda: make_environment(env_id, rendered=True))
     spent = 0.0
-    with closing(_make(episode, env_id)) as env:
-        require_spaces(insight.left, env, env_id)
+    with closing(drawing or make_environment(env_id, rendered=False)) as env:
+        playing.require_spaces(policy, env, env_id)
 
         def look(number: int) -> None:
             nonlocal spent
+            if episode.no_frames is not None or spent > _SECONDS_A_STEP * number:
+                return
             begun = time.perf_counter()
-            if spent <= _SECONDS_A_STEP * number:
-                _draw(episode, env, number)
-                # The first one also opens the drawing context
-                spent += time.perf_counter() - begun if number else 0.0
+            frame = episode.attempt(lambda: picture(env))
+            if frame is not None:
+                episode.frames[number] = frame
+            # The first one also opens the drawing context
+            spent += time.perf_counter() - begun if number else 0.0
 
-        for decision, step in islice(play_policy(env, insight.left, seed, noise, look), LONGEST):
-            with episode.lock:
-                episode.observations.append(decision.state)
-                episode.actions.append(decision.action)
-                episode.rewards.append(step.reward)
-            progress(len(episode) / LONGEST)
+        for decision, step in islice(play_policy(env, policy, seed, sampled, look), LONGEST):
+            episode.steps.append((decision.state, decision.action, step.reward))
+            yield
     if step.terminated:
         episode.ended = "terminated"
+    elif step.truncated:
+        episode.ended = "truncated by the time limit"
     else:
-        episode.ended = (
-            "truncated by the time limit" if step.truncated else f"cut after {LONGEST} steps"
-        )
+        episode.ended = f"cut after {LONGEST} steps"
 
 
-def _make(episode: Episode, env_id: str) -> Environment:
-    """Return the environment that is played, one that draws if it can."""
-    if episode.no_frames is None:
-        try:
-            return make_environment(env_id, rendered=True)
-        except ImelError as error:
-            episode.no_frames = str(error)
-    return make_environment(env_id, rendered=False)
-
-
-def _draw(episode: Episode, env: Any, step: int) -> None:
-    if episode.no_frames is None:
-        try:
-            frame = picture(env)
-        except ImelError as error:
-            episode.no_frames = str(error)
-        else:
-            with episode.lock:
-                episode.frames[step] = frame
+def evaluate(
+    returns: list[float], policy: Policy, env_id: str, episodes: int
+) -> Generator[None, None, None]:
+    """Play the episodes of `imel eval` with the mean action, and add their returns."""
+    with playing.environment_of(policy, env_id) as env:
+        for number in range(episodes):
+            total = 0.0
+            for _, step in play_policy(env, policy, EVALUATION_SEED + number):
+                total += step.reward
+                yield
+            returns.append(total)

@@ -1,8 +1,4 @@
-"""The map: memories as points in a plane, and the quantity that colours them.
-
-A `Plane` takes raw states to the plane, so that memories of another checkpoint, the steps of an
-episode and the state at hand are drawn in the same coordinates.
-"""
+"""The map: the rows of a model as points in a plane, and the quantity that colours them."""
 
 from __future__ import annotations
 
@@ -12,160 +8,63 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from torch import Tensor
 
-from imel.errors import ImelError
-from imel.explorer.insight import Colour, Insight, Projection
-from imel.pictures.run_pictures import principal_components
-
-Array = NDArray[Any]
+from imel.explorer.insight import Answer, Array, Insight
+from imel.pictures.run_pictures import Plane, principal_components
 
 INSIDE = 0.9
-"""The memories fill this part of the map's [-1, 1] square."""
-_SAMPLE = 20_000
-"""Memories from which principal components are computed."""
+"""The rows fill this part of the map's [-1, 1] square."""
 
 
 @dataclass(frozen=True, eq=False)
-class Plane:
-    """How the rows of a model become points of the map, and raw states if they have a place there.
+class Map(Plane):
+    """A plane for the rows of a model, on which also those of another one may be placed."""
 
-    Nearly all rows that it was made from are within [-1, 1].
-    """
-
-    labels: tuple[str, str]
-    _coordinates: Callable[[Insight], Array]  # a model -> its rows in the plane's space [N, d]
-    _space: Callable[[Array], Array] | None  # raw states [n, d_s] -> that space
-    _origin: Array  # [d]
-    _directions: Array  # [2, d]
-    _centre: Array  # [2]
-    _scale: Array  # [2]
+    points: Callable[[Any], Tensor] = torch.as_tensor
+    """Maps an insight of the same kind to its rows in the space [N, d]."""
 
     def rows(self, insight: Insight) -> Array:
-        """Where the memories or lessons of a model lie."""  # [N, 2]
-        return self._placed(self._coordinates(insight))
-
-    def points(self, states: Array) -> Any:
-        """Where raw states lie; None on a map of lessons, which has no place for them."""  # [n, 2]
-        return None if self._space is None else self._placed(self._space(states))
-
-    def _placed(self, coordinates: Array) -> Array:
-        along = (coordinates - self._origin) @ self._directions.T
-        return ((along - self._centre) * self._scale).astype(np.float32)
+        """Return where the rows of a model lie."""  # [N, 2]
+        points = Plane(self.labels, self.origin, self.directions)
+        return points.coordinates(self.points(insight))
 
 
-def plane_through(
-    insight: Insight,
-    coordinates: Callable[[Insight], Array],
-    space: Callable[[Array], Array] | None = None,
-    *,
-    name: str = "",
-    axes: tuple[tuple[str, str], Array] | None = None,
-    strays: float = 0.0,
-) -> Plane:
-    """The plane of a model's rows along two axes, or along their principal components.
-
-    :param name: what the components are components of
-    :param axes: their labels, and their directions [2, d]
-    :param strays: per cent of the rows at either end that may lie further out
-    """
-    places = coordinates(insight).astype(np.float64)
-    if axes is None:
-        sample = torch.from_numpy(places[:: max(1, len(places) // _SAMPLE)])
-        origin, directions, shares = (part.numpy() for part in principal_components(sample))
-        first, second = (f"{name} component {i + 1} ({shares[i]:.0%})" for i in range(2))
-        labels = (first, second)
+def make_map(insight: Insight, projection: str) -> Map:
+    """Return a map of a model's rows: of largest variance, or of two dimensions of a space."""
+    insight.require_rows()
+    space = insight.space(projection)
+    points = space.points(insight)
+    if space.axes is None:
+        origin, directions, shares = principal_components(points)
+        first, second = (f"component {i + 1} ({float(shares[i]):.0%})" for i in range(2))
+        plane = Plane((first, second), origin.float(), directions.float())
     else:
-        labels, directions = axes
-        origin = np.zeros(places.shape[1])
-    along = (places - origin) @ directions.T
-    low, high = np.percentile(along, [strays, 100.0 - strays], axis=0)
-    scale = 2.0 * INSIDE / np.maximum(high - low, 1e-9)
-    return Plane(labels, coordinates, space, origin, directions, (low + high) / 2, scale)
+        plane = Plane(space.axes, torch.zeros(2), torch.eye(2))
+    # Among many memories some are far out: they may lie outside
+    ends = [0.2, 99.8] if space.states else [0.0, 100.0]
+    low, high = torch.from_numpy(np.percentile(plane.coordinates(points), ends, axis=0)).float()
+    scale = 2.0 * INSIDE / (high - low).clamp_min(1e-9)  # [2]
+    origin = plane.origin + (low + high) / 2 @ plane.directions
+    directions = plane.directions * scale[:, None]
+    states = space.states or (lambda states: states.new_zeros(0, len(origin)))
+    return Map(plane.labels, origin, directions, states, points=space.points)
 
 
-def make_plane(insight: Insight, projection: Projection, x: int = 0, y: int = 1) -> Plane:
-    """The plane of a checkpoint's memories; x and y choose two dimensions of the state."""
-    insight.require_memories()
-    spaces: dict[Projection, Callable[[Array], Array]] = {
-        "features": insight.features,
-        "states": insight.normalised,
-        "dimensions": np.asarray,
-    }
-    if projection not in spaces:
-        raise ImelError(f"memories have no map by '{projection}'")
-    space = spaces[projection]
-    axes = None
-    if projection == "dimensions":
-        width = insight.policy.state_dim
-        for dimension in (x, y):
-            if not 0 <= dimension < width:
-                raise ImelError(f"the state has dimensions 0 to {width - 1}, not {dimension}")
-        names = insight.names.state
-        axes = (names[x], names[y]), np.eye(width)[[x, y]]
+def colouring(insight: Insight, frame: Insight, by: str, dimension: int = 0) -> Answer:
+    """Return the colour of every row in [0, 1], on the scale of the frame's rows.
 
-    def rows(of: Insight) -> Array:
-        return space(of.column("states"))
-
-    name = "z" if projection == "features" else "state"
-    return plane_through(insight, rows, space, name=name, axes=axes, strays=0.2)
-
-
-@dataclass(frozen=True)
-class Colouring:
-    """A quantity of every memory, as the map's colour."""
-
-    label: str
-    values: Array  # [N] in [0, 1], where 0.5 is zero if it diverges
-    low: float
-    high: float
-    diverging: bool
-
-
-def colouring(insight: Insight, frame: Insight, by: Colour, dimension: int = 0) -> Colouring:
-    """The colour of each memory, on the scale of the frame's memories.
-
-    The outermost percent at either end share the end's colour.
+    The outermost percent at either end share the end's colour. A quantity with a sign diverges:
+    0.5 is zero.
     """
     for each in (insight, frame):
-        each.require_memories()
-    values, label = _quantity(insight, by, dimension)
+        each.require_rows()
+    values, label = insight.quantity(by, dimension)
+    low, high = (float(end) for end in np.percentile(frame.quantity(by, dimension)[0], [1, 99]))
     diverging = by in ("advantage", "action", "improved")
-    return scaled_colours(values, _quantity(frame, by, dimension)[0], label, diverging)
-
-
-def scaled_colours(values: Array, among: Array, label: str, diverging: bool = False) -> Colouring:
-    """Return values as colours on the scale of others."""
-    low, high = np.percentile(among, [1.0, 99.0])
     if diverging:
         high = max(abs(low), abs(high))
         low = -high
-    span = high - low if high > low else 1.0
-    scaled = np.clip((values - low) / span, 0.0, 1.0).astype(np.float32)
-    return Colouring(label, scaled, float(low), float(high), diverging)
-
-
-def _quantity(insight: Insight, by: Colour, dimension: int) -> tuple[Array, str]:
-    if by == "advantage":
-        return insight.column("advantages"), "advantage"
-    if by == "reward":
-        return insight.column("rewards"), "reward of the step"
-    if by == "age":
-        return insight.column("iterations").astype(np.float64), "iteration that made it"
-    if by == "return":
-        return episode_returns(insight), "return of its episode, as far as remembered"
-    if by == "size":
-        raise ImelError("lessons have a size, memories have none")
-    actions = insight.column("actions" if by == "action" else "improved_means")
-    if not 0 <= dimension < actions.shape[1]:
-        raise ImelError(f"actions have dimensions 0 to {actions.shape[1] - 1}, not {dimension}")
-    name = "action taken" if by == "action" else "improved mean μ*"
-    several = f", {insight.names.action[dimension]}" if actions.shape[1] > 1 else ""
-    return actions[:, dimension], name + several
-
-
-def episode_returns(insight: Insight) -> Array:
-    """For each memory the sum of rewards over those steps of its episode that are remembered."""
-    _, member = np.unique(insight.column("episodes"), return_inverse=True)
-    totals = np.bincount(member, weights=insight.column("rewards"))
-    return np.asarray(totals[member])
+    scaled = np.clip((values - low) / (high - low if high > low else 1.0), 0.0, 1.0)
+    document = {"label": label, "low": low, "high": high, "diverging": diverging}
+    return document, {"values": scaled}

@@ -1,59 +1,52 @@
-"""All that a page may ask about: models of the run, edited copies of them, episodes, pictures.
+"""A run that is being explored, and all that a page may ask about it.
 
-Nothing is ever changed: forgetting makes a new copy with a name of its own, so undoing it is
-asking for the old name again. What has not been used for long is dropped, files are never written.
+Nothing is ever changed: forgetting makes a copy with a name of its own, so undoing it is asking for
+the old name again. What has not been used for long is dropped; files are never written.
 """
 
 from __future__ import annotations
 
 import itertools
-import re
-import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from pydantic import Field
 
 from imel.environments.playing import Environment, make_environment, names_in
 from imel.errors import ImelError
-from imel.explorer.answers import describe_curve, describe_step
-from imel.explorer.episodes import Episode, record, remembered
-from imel.explorer.insight import Colour, Insight, Projection
-from imel.explorer.jobs import Job, Jobs
-from imel.explorer.lessons import LessonInsight, insight_of, lesson_colours, make_lesson_plane
-from imel.explorer.memory_map import Colouring, Plane, colouring, make_plane
-from imel.pictures.rendering import UnclearStateError, picture, pose
+from imel.explorer.episodes import Episode, advance, evaluate, record, remembered
+from imel.explorer.insight import Answer, Array, Insight
+from imel.explorer.lesson_view import insight_of
+from imel.explorer.memory_map import Map, colouring, make_map
+from imel.pictures.curve import read_curve
+from imel.pictures.rendering import picture, pose
+from imel.pictures.style import summarise_near
 from imel.policies import Policy
-from imel.policies.names import DimensionNames
-from imel.runs.evaluation import evaluate
+from imel.runs import layout
 from imel.runs.stored import StoredRun
 
-Array = NDArray[Any]
-Value = TypeVar("Value")
+Key = Annotated[str, Field(pattern=r"^m\d{1,4}(e\d{1,6})?$")]
+"""`m3` is the fourth model of the run, `m3e1` that without some of its rows."""
+Named = Annotated[str, Field(pattern=r"^m\d{1,4}(e\d{1,6})?-(mean|sampled|remembered)--?\d{1,16}$")]
+"""An episode: the model, the kind of its actions, and the seed or the number."""
+Place = Annotated[int, Field(ge=0, lt=1 << 31)]
+Rows = Annotated[list[Place], Field(min_length=1, max_length=1 << 20)]
+Count = Annotated[int, Field(ge=1, le=32)]
 
-_KEY = re.compile(r"m(\d{1,4})(e\d{1,6})?")
-
-
-class Recent(OrderedDict[Any, Value]):
-    """A table that keeps what was used last, made when it is first asked for."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size = size
-        self._lock = threading.RLock()
-
-    def obtain(self, key: Any, make: Callable[[], Value]) -> Value:
-        """The value under a key."""
-        with self._lock:
-            if key not in self:
-                self[key] = make()
-            self.move_to_end(key)
-            while len(self) > self._size:
-                self.popitem(last=False)
-            return self[key]
+QUESTIONS = (
+    *("run", "model", "map", "colour", "columns", "picture"),
+    *("episode", "evaluation", "frame", "trail", "step"),
+)
+"""What a page may ask: the methods `ask_*` of a session."""
+_MODELS, _MAPS, _EDITS, _PICTURES, _PLAYED = 6, 32, 256, 1024, 6
+"""Of each as many are kept as were used last."""
+_DOTS = 2000
+"""Episodes of the learning curve that are drawn as dots."""
 
 
 class Session:
@@ -62,191 +55,219 @@ class Session:
     def __init__(self, run: StoredRun) -> None:
         self.run = run
         self.curve = describe_curve(run.folder) if run.place.is_dir() else None
-        self.jobs = Jobs()
-        self._insights: Recent[Insight] = Recent(8)
-        self._forgotten: Recent[Array] = Recent(256)
-        self._planes: Recent[Plane] = Recent(32)
-        self._points: Recent[Array] = Recent(8)
-        self._episodes: Recent[Episode] = Recent(8)
-        self._returns: Recent[list[float]] = Recent(256)
-        self._pictures: Recent[bytes] = Recent(1024)
-        self._names: DimensionNames | None = None
+        self.insight = lru_cache(_MODELS)(self._insight)
+        self.map = lru_cache(_MAPS)(self._map)
+        self.rows = lru_cache(_MODELS)(self._rows)
+        self._picture = lru_cache(_PICTURES)(self._draw)
+        self._forgotten: dict[str, Array] = {}
+        self._played: OrderedDict[str, tuple[Any, Generator[None, None, None]]] = OrderedDict()
         self._numbers = itertools.count(1)
-        # Drawing contexts belong to a thread: one thread draws all remembered states
-        self._painter = ThreadPoolExecutor(1, thread_name_prefix="painter")
+        # Drawing contexts belong to a thread: one draws episodes, another one remembered states
+        self._stage, self._painter = (ThreadPoolExecutor(1, name) for name in ("stage", "painter"))
         self._posed: Environment | None = None
-        self._cannot_pose: str | None = None
 
     def close(self) -> None:
-        """End what is under way."""
-        self.jobs.close()
-        self._painter.shutdown(wait=True, cancel_futures=True)
-
-    @property
-    def newest(self) -> str:
-        """The key of the newest model that can be opened, which a page shows first."""
-        usable = [i for i, model in enumerate(self.run.models) if model.problem is None]
-        return f"m{usable[-1] if usable else len(self.run.models) - 1}"
+        """Close all environments."""
+        for _, work in self._played.values():
+            self._stage.submit(work.close)
+        self._stage.shutdown()
+        self._painter.shutdown(cancel_futures=True)
 
     def prepare(self) -> Insight:
         """Open the newest model and compute its map, so that the first page need not wait."""
-        key = self.newest
-        insight = self.insight(key)
+        insight = self.insight(self.newest)
         if insight.rows:
-            self.points(key, key, insight.first_projection, 0, 1)
-            describe_step(insight, insight.column("states")[0])  # computes what all answers share
+            self.rows(self.newest, self.newest, insight.first_projection)
+            insight.step(insight.memory("states")[0])  # computes what all answers share
         return insight
 
     # --- models ---
 
-    def insight(self, key: str) -> Insight:
-        """The model behind a key: `m3` is the fourth file, `m3e1` that without some memories."""
-        match = _KEY.fullmatch(key)
-        if match is None or int(match[1]) >= len(self.run.models):
-            raise ImelError(f"there is no model '{key[:16]}'")
-        if match[2] is None:
-            return self._insights.obtain(key, lambda: self._load(int(match[1])))
-        forgotten = self._forgotten.get(key)
-        if forgotten is None:
-            raise ImelError(f"the edited model '{key}' is no longer kept; undo, and edit again")
-        whole = self.insight(f"m{match[1]}")
-        return self._insights.obtain(key, lambda: whole.without(forgotten))
+    @property
+    def newest(self) -> str:
+        """The key of the newest model that can be opened, which a page shows first."""
+        models = self.run.models
+        usable = (i for i, model in enumerate(models) if model.problem is None)
+        return f"m{max(usable, default=len(models) - 1)}"
 
-    def _load(self, number: int) -> Insight:
+    def _insight(self, key: str) -> Insight:
+        whole, _, edited = key.partition("e")
+        if edited:
+            forgotten = self._forgotten.get(key)
+            if forgotten is None:
+                raise ImelError(f"the edited model '{key}' is no longer kept; undo, and edit again")
+            model = self.insight(whole)
+            return insight_of(model.policy, model.names, forgotten)
+        number = int(whole[1:])
+        if number >= len(self.run.models):
+            raise ImelError(f"there is no model '{key}'")
         stored = self.run.models[number]
         if stored.problem is not None:
             raise ImelError(stored.problem)
         policy = Policy.load(str(stored.path))
-        self._names = self._names or names_in(self.run.env, policy.dimensions)
-        return insight_of(policy, self._names)
+        return insight_of(policy, names_in(self.run.env, policy.dimensions))
 
-    def forget(self, key: str, rows: list[int]) -> str:
-        """The key of a copy that has never known some rows."""
+    def _map(self, key: str, projection: str) -> Map:
+        return make_map(self.insight(key.partition("e")[0]), projection)
+
+    def _rows(self, model: str, frame: str, projection: str) -> Array:
+        return self.map(frame, projection).rows(self.insight(model))
+
+    def ask_run(self) -> dict[str, Any]:
+        """Describe the run, its models and the newest of them."""
+        names = ("label", "iteration", "timesteps", "problem")
+        return {
+            "title": self.run.title,
+            "env": self.run.env,
+            "curve": self.curve,
+            "newest": self.insight(self.newest).describe(),
+            "models": [
+                {"key": f"m{number}"} | {name: getattr(stored, name) for name in names}
+                for number, stored in enumerate(self.run.models)
+            ],
+        }
+
+    def ask_model(self, model: Key) -> dict[str, Any]:
+        """Describe a model."""
+        return self.insight(model).describe()
+
+    def ask_map(self, model: Key, frame: Key, projection: str) -> Answer:
+        """Place the rows of a model in the plane of the same or of another one."""
+        labels = self.map(frame, projection).labels
+        return {"labels": labels}, {"points": self.rows(model, frame, projection)}
+
+    def ask_colour(self, model: Key, frame: Key, by: str, dimension: Place = 0) -> Answer:
+        """Colour the rows of a model, on the scale of another one's."""
+        return colouring(self.insight(model), self.insight(frame), by, dimension)
+
+    def ask_columns(self, model: Key) -> Answer:
+        """Return what a page needs of every row."""
+        insight = self.insight(model)
+        return {}, {name: insight.column(name) for name in insight.columns}
+
+    def forget(self, model: Key, rows: Rows) -> dict[str, Any]:
+        """Make a copy of a model without some more of its rows."""
+        insight = self.insight(model)
+        if max(rows) >= insight.rows:
+            raise ImelError(f"rows are numbers from 0 to {insight.rows - 1}")
+        forgotten = insight.forgotten.copy()
+        forgotten[rows] = True
+        key = f"{model.partition('e')[0]}e{next(self._numbers)}"
+        self._forgotten[key] = forgotten
+        if len(self._forgotten) > _EDITS:
+            del self._forgotten[next(iter(self._forgotten))]
+        return {"model": key, **self.insight(key).describe()}
+
+    # --- episodes and evaluations ---
+
+    def ask_episode(self, episode: Named) -> Answer:
+        """Play an episode on for a moment, and describe it."""
+        self._stage.submit(self._play_on, episode).result()
+        return self.episode(episode).describe()
+
+    def ask_evaluation(self, model: Key, episodes: Count = 8) -> dict[str, Any]:
+        """Play an evaluation on for a moment; return the returns of its episodes so far."""
+        name = f"{model}-evaluated-{episodes}"
+        return {"returns": list(self._stage.submit(self._play_on, name).result())}
+
+    def _play_on(self, name: str) -> Any:
+        # On the thread that owns what episodes draw with
+        if name not in self._played:
+            self._played[name] = self._begin(name)
+        while len(self._played) > _PLAYED:
+            _, (_, work) = self._played.popitem(last=False)
+            work.close()
+        made, work = self._played[name]
+        try:
+            advance(work)
+        except ImelError:
+            del self._played[name]
+            raise
+        return made
+
+    def _begin(self, name: str) -> tuple[Any, Generator[None, None, None]]:
+        key, kind, number = name.split("-", 2)
         insight = self.insight(key)
-        chosen = np.unique(np.asarray(rows, dtype=np.int64))
-        if not len(chosen) or chosen[0] < 0 or chosen[-1] >= insight.rows:
-            raise ImelError(f"rows are numbers from 0 to {insight.rows - 1}, at least one of them")
-        reduced = insight.without(chosen)
-        name = f"{key.partition('e')[0]}e{next(self._numbers)}"
-        self._forgotten.obtain(name, lambda: reduced.forgotten)
-        self._insights.obtain(name, lambda: reduced)
-        return name
-
-    def plane(self, key: str, projection: Projection, x: int, y: int) -> Plane:
-        """The map's plane; that of an edited model is the whole one's."""
-        whole = key.partition("e")[0]
-
-        def make() -> Plane:
-            insight = self.insight(whole)
-            if isinstance(insight, LessonInsight):
-                return make_lesson_plane(insight, projection)
-            return make_plane(insight, projection, x, y)
-
-        pair = (x, y) if projection == "dimensions" else None
-        return self._planes.obtain((whole, projection, pair), make)
-
-    def points(self, key: str, frame: str, projection: Projection, x: int, y: int) -> Array:
-        """Where a model's memories or lessons lie in the plane of the same or another one."""
-        whole = key.partition("e")[0]
-        plane = self.plane(frame, projection, x, y)
-        make = lambda: plane.rows(self.insight(whole))  # noqa: E731
-        return self._points.obtain((whole, plane), make)
-
-    def colours(self, key: str, frame: str, by: Colour, dimension: int) -> Colouring:
-        """The colours of a model's memories or lessons, on the scale of another one's."""
-        insight, scale = self.insight(key), self.insight(frame)
-        if isinstance(insight, LessonInsight):
-            return lesson_colours(insight, scale, by)
-        return colouring(insight, scale, by, dimension)
-
-    # --- episodes ---
-
-    def episode(self, name: str) -> Episode:
-        """An episode by its name."""
-        found = self._episodes.get(name)
-        if found is None:
-            raise ImelError(f"the episode '{name[:16]}' is not there, or no longer kept")
-        return found
-
-    def remember(self, key: str, number: int) -> str:
-        """The name of a remembered episode."""
-        return self._keep(remembered(self.insight(key), number))
-
-    def play(self, key: str, seed: int, noise: bool) -> tuple[str, str]:
-        """Begin to record an episode; its name and that of the job."""
-        env, insight = self._environment(), self._playable(key)
-        episode = Episode(title=f"{'sampled' if noise else 'mean'} actions, seed {seed}")
-
-        def work(job: Job) -> None:
-            try:
-                record(episode, insight, env, seed, noise, job.advance)
-            finally:
-                episode.ended = episode.ended or "stopped"
-
-        return self._keep(episode), self.jobs.start(work)
-
-    def evaluate(self, key: str, episodes: int) -> str:
-        """Begin to play the evaluation's episodes; the job, whose result are their returns."""
-        env, insight = self._environment(), self._playable(key)
-        known = self._returns.get((key, episodes))
-
-        def work(job: Job) -> dict[str, Any]:
-            returns = known or evaluate(insight.left, env, episodes, progress=job.advance).returns
-            self._returns.obtain((key, episodes), lambda: returns)
-            mean, std = float(np.mean(returns)), float(np.std(returns))
-            return {"returns": returns, "mean": mean, "std": std}
-
-        return self.jobs.start(work)
-
-    def _keep(self, episode: Episode) -> str:
-        name = f"p{next(self._numbers)}"
-        self._episodes.obtain(name, lambda: episode)
-        return name
-
-    def _playable(self, key: str) -> Insight:
-        insight = self.insight(key)
-        insight.require_memories()
-        return insight
+        if kind == "remembered":
+            return remembered(insight, int(number)), (None for _ in ())
+        insight.require_rows()
+        env = self._environment()
+        if kind == "evaluated":
+            returns: list[float] = []
+            return returns, evaluate(returns, insight.left, env, int(number))
+        episode = Episode()
+        return episode, record(episode, insight.left, env, int(number), kind == "sampled")
 
     def _environment(self) -> str:
         if self.run.env is None:
             raise ImelError("the environment is not known: start the explorer with --env")
         return self.run.env
 
-    # --- pictures ---
-
-    def picture_of(self, key: str, row: int) -> bytes:
-        """The environment in a remembered state."""
-        states = self.insight(key).column("states")
-        if not 0 <= row < len(states):
-            raise ImelError(f"there is no memory {row}")
-        number = int(key[1:].partition("e")[0])
-        return self._pictures.obtain((number, row), lambda: self._painted(states[row]))
-
-    def moment_of(self, key: str, row: int, number: int) -> bytes:
-        """The environment in one of the states that are kept of a lesson."""
-        insight = self.insight(key)
-        if not isinstance(insight, LessonInsight):
-            raise ImelError(f"a {type(insight.policy).__name__} has no lessons")
-        state = insight.moment(row, number)
-        return self._pictures.obtain(
-            (key.partition("e")[0], row, number), lambda: self._painted(state)
-        )
-
-    def _painted(self, state: Array) -> bytes:
-        if self._cannot_pose is not None:
-            raise ImelError(self._cannot_pose)
-        return self._painter.submit(self._paint, state).result()
-
-    def _paint(self, state: Array) -> bytes:
+    def episode(self, name: str) -> Episode:
+        """Return an episode as far as it has been played."""
         try:
-            if self._posed is None:
-                self._posed = make_environment(self._environment(), rendered=True)
-                self._posed.reset(seed=0)
-            pose(self._posed, state)
-            return picture(self._posed)
-        except UnclearStateError:
-            raise
-        except ImelError as error:
-            self._cannot_pose = str(error)
-            raise
+            self._played.move_to_end(name)
+            episode: Episode = self._played[name][0]
+        except KeyError:
+            raise ImelError(f"the episode '{name}' is not there, or no longer kept") from None
+        return episode
+
+    def ask_frame(self, episode: Named, step: Place) -> bytes | None:
+        """Return the picture of a step."""
+        return self.episode(episode).frame(step)
+
+    def ask_trail(self, episode: Named, model: Key, frame: Key, projection: str) -> Answer:
+        """Return a model's actions along an episode, and the way of the episode on the map."""
+        states = self.episode(episode).columns()[0]
+        if not len(states):
+            return {}, {}
+        insight = self.insight(model)
+        points = self.map(frame, projection).coordinates(insight.tensor(states))
+        return {}, {"points": points, "means": insight.means(states)}
+
+    def ask_step(
+        self, episode: Named, step: Place, model: Key, frame: Key, projection: str
+    ) -> Answer:
+        """Take a model's action at a step of an episode apart."""
+        state = self.episode(episode).observation(step)
+        insight = self.insight(model)
+        document, arrays = insight.step(state)
+        points = self.map(frame, projection).coordinates(insight.tensor(state[None])).tolist()
+        position = points[0] if points else None
+        return {**document, "state": state.tolist(), "position": position}, arrays
+
+    # --- pictures of remembered states ---
+
+    def ask_picture(self, model: Key, row: Place, number: Place | None = None) -> bytes:
+        """Draw the environment in a remembered state, or in one that is kept of a lesson."""
+        key = model.partition("e")[0]
+        return self._painter.submit(self._picture, key, row, number).result()
+
+    def _draw(self, key: str, row: int, number: int | None) -> bytes:
+        state = self.insight(key).state(row, number)
+        if self._posed is None:
+            self._posed = make_environment(self._environment(), rendered=True)
+            self._posed.reset(seed=0)
+        pose(self._posed, state)
+        return picture(self._posed)
+
+
+def describe_curve(folder: Path) -> dict[str, Any] | None:
+    """Return the curve of a run directory as plain lists; None without a record of training."""
+    if not (folder / layout.MONITOR).is_file():
+        return None
+    curve = read_curve(folder / layout.MONITOR, folder / layout.EVALUATION, "")
+    if not len(curve.returns):
+        return None
+    trend, evaluation = summarise_near(curve.steps, curve.returns), curve.evaluation
+    shown = np.unique(np.linspace(0, len(curve.returns) - 1, _DOTS).astype(int))
+    finite = {
+        name: [float(value) if np.isfinite(value) else None for value in getattr(trend, name)]
+        for name in ("places", "mean", "low", "high")
+    }
+    return {
+        "steps": curve.steps[shown].tolist(),
+        "returns": curve.returns[shown].tolist(),
+        "evaluation": evaluation and {"steps": evaluation.steps, "mean": evaluation.mean},
+        **finite,
+    }
