@@ -32,16 +32,17 @@ class DrawingEnv(PointEnv):
     """Draws its rewards' noise from the generators that all code of a process shares."""
 
     def step(self, action: FloatArray) -> tuple[FloatArray, float, bool, bool, dict[str, Any]]:
-        observation, reward, *rest = super().step(action)
+        observation, reward, terminated, truncated, info = super().step(action)
         noise = random.random() + np.random.random() + float(torch.rand(()))  # noqa: NPY002
-        return observation, reward + noise, *rest
+        return observation, reward + noise, terminated, truncated, info
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    for name, made in ((ENV, PointEnv), (DRAWING, DrawingEnv)):
-        gym.register(name, entry_point=made, disable_env_checker=True)
+    made: dict[str, Any] = {ENV: PointEnv, DRAWING: DrawingEnv}
+    for name, entry_point in made.items():
+        gym.register(name, entry_point=entry_point, disable_env_checker=True)
     yield
     del gym.registry[ENV], gym.registry[DRAWING]
 

@@ -179,7 +179,11 @@ def test_a_file_is_on_the_disk_before_it_gets_its_name_and_as_readable_as_any(
     order: list[str] = []
 
     def watched(name: str, function: Callable[..., None]) -> Callable[..., None]:
-        return lambda *arguments: (order.append(name), function(*arguments))[1]
+        def called(*arguments: Any) -> None:
+            order.append(name)
+            function(*arguments)
+
+        return called
 
     for name in ("fsync", "replace"):
         monkeypatch.setattr(os, name, watched(name, getattr(os, name)))

@@ -80,10 +80,10 @@ def test_stacked_frames_are_learned_on_by_a_frozen_extractor_and_saved(tmp_path:
     model.save(tmp_path / "model")
     again = IMeL.load(tmp_path / "model", env=stacked())
     for deterministic in (True, False):
-        acted = (
+        acted, alike = (
             each.predict(observations, None, None, deterministic)[0] for each in (model, again)
         )
-        np.testing.assert_array_equal(*acted)
+        np.testing.assert_array_equal(acted, alike)
     states = model.policy.observe(observations)
     np.testing.assert_array_equal(states, again.policy.observe(observations))
     assert not any(parameter.requires_grad for parameter in again.policy.parameters())

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -143,7 +143,7 @@ def rows(path: Path) -> list[dict[str, str]]:
     ]
 
 
-def without_wall_time(manifest: dict[str, Any]) -> dict[str, Any]:
+def without_wall_time(manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What a checkpoint says of itself, but for the moments at which episodes ended."""
     progress = dict(manifest["progress"])
     progress["episodes"] = [{"r": e["r"], "l": e["l"]} for e in progress["episodes"]]

@@ -110,7 +110,7 @@ def test_fault_02_killed_in_a_checkpoint_the_previous_one_loads_and_leftovers_go
     assert train(run, Fault(write=5, stage=stage)).wait() == KILLED  # iterations 2, 4, 6
     newest = latest_checkpoint(run / "checkpoints")
     assert newest is not None
-    assert newest.name == f"iteration-0000000{6 if stage == 'renamed' else 4}.safetensors"
+    assert newest.path.name == f"iteration-0000000{6 if stage == 'renamed' else 4}.safetensors"
     assert bool(leftovers(run)) == (stage != "renamed")
     last = go_on(run)
     assert last.wait() == 0, last.text

@@ -187,11 +187,15 @@ def in_data(spoil: Callable[[Any], None], data: Path) -> None:
         spoil(file)
 
 
+def written(name: str, content: bytes, folder: Path) -> None:
+    (folder / name).write_bytes(content)
+
+
 SPOILED: dict[str, Callable[[Path], Any]] = {
     "a link in the folder": a_link,
     **{name: partial(edit, **entries) for name, entries in METADATA.items()},
     **{name: partial(in_data, spoil) for name, spoil in DATA.items()},
-    **{f"{n} {i}": lambda d, n=n, c=c: (d / n).write_bytes(c) for i, (n, c) in enumerate(FILES)},
+    **{f"{name} {i}": partial(written, name, content) for i, (name, content) in enumerate(FILES)},
 }
 
 

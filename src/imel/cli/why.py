@@ -147,6 +147,7 @@ def _document(why: Why, count: int) -> dict[str, Any]:
         "familiarity": None if np.isnan(why.familiarity) else why.familiarity,
     }
     table: Any
+    columns: tuple[str, ...]
     if isinstance(why, LessonExplanation):
         kind, table, columns = "lessons", why.lessons, _LESSON
         document |= {"sentence": why.sentence(), "sensitivity": why.sensitivity}

@@ -74,11 +74,10 @@ def _played(model: IMeL, env: Environment, seed: int, number: int) -> Columns:
         "iterations": np.full(count, model.iteration),
     }
     names = ("states", "next_states", "rewards", "terminated")
-    states, nexts, rewards, terminated = (torch.from_numpy(columns[name]) for name in names)
+    seen, nexts, rewards, terminated = (torch.from_numpy(columns[name]) for name in names)
     with torch.no_grad():
         values, beyond = (
-            model.critic(policy.normaliser(each.to(policy.device))).cpu()
-            for each in (states, nexts)
+            model.critic(policy.normaliser(each.to(policy.device))).cpu() for each in (seen, nexts)
         )
     scaled, ones = model.learner.return_scale.scale(rewards), torch.ones_like(values)
     deltas = scaled + model.gamma * beyond * (1.0 - terminated) - values

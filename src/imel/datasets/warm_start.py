@@ -103,11 +103,11 @@ def read_dataset(dataset: Dataset, policy: Policy) -> Logged:
             raise
         except (TypeError, ValueError, RuntimeError) as error:  # of whatever makes arrays
             raise ImelError(f"{where} does not fit this model: {one_line(error)}") from None
-    names = set.intersection(*map(set, parts))
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    known = set.intersection(*map(set, parts))
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in known}
     if annotated:
         return Logged(columns, "annotated", rewarded=True)
-    acted = {"rewards", "means", "stds"} <= names
+    acted = {"rewards", "means", "stds"} <= known
     if not acted:
         columns["means"] = policy.distribution.demonstrated(columns["actions"])
         columns["stds"] = np.broadcast_to(policy.std.cpu().numpy(), columns["actions"].shape)

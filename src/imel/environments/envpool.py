@@ -90,7 +90,8 @@ class EnvPoolEnvironments(VecEnv):
         if seeds:  # they can be given to new copies only
             self._pool = self._make_pool(seeds)
             self._reset_seeds()
-        return self._pool.reset()[0][:, self._columns]
+        observations: NDArray[Any] = self._pool.reset()[0][:, self._columns]
+        return observations
 
     def step_async(self, actions: NDArray[Any]) -> None:
         """Let EnvPool's threads begin with the step."""

@@ -22,6 +22,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from imel.algorithm import IMeL
 from imel.environments import playing
 from imel.environments.making import make_environments
+from imel.environments.replay import LONGEST
 from imel.errors import ImelError
 from imel.explain.reduced import largest_lessons, random_lessons, similar_lessons
 from imel.explain.worth import PlayedEpisode
@@ -83,7 +84,7 @@ def evaluate(
     ):
         env = BaseAlgorithm._wrap_env(made, monitor_wrapper=False)
         playing.require_spaces(policy, env, env_id)
-        limit = getattr(env.get_attr("spec", [0])[0], "max_episode_steps", None) or playing.LONGEST
+        limit = getattr(env.get_attr("spec", [0])[0], "max_episode_steps", None) or LONGEST
         env.seed(seed)
         policy.generator.manual_seed(seed)
         played: Any = evaluate_policy(
