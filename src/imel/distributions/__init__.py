@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from imel.distributions.base import Distribution, listed, vector
 from imel.distributions.categorical import Categorical
+from imel.distributions.distribution import Distribution, listed, vector
 from imel.distributions.gaussian import Gaussian
 
 __all__ = ["Categorical", "Distribution", "Gaussian", "distribution_for", "listed", "vector"]

@@ -9,7 +9,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from imel.distributions.base import Array, Distribution, listed
+from imel.distributions.distribution import Array, Distribution, listed
 
 _SURE = 4.0
 """The difference of logits between a demonstrated option and the others."""

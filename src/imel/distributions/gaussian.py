@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imel.distributions.base import Array, Distribution
+from imel.distributions.distribution import Array, Distribution
 
 StdMode = Literal["advantage", "paper"]
 
