@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 
 from imel.distributions.distribution import Array, Distribution, listed
@@ -159,6 +158,8 @@ class Categorical(Distribution):
 
 def _root(grows: Callable[[float], float], target: float) -> float:
     """Return x > 0 at which a function that grows like a square from zero reaches a target."""
+    from scipy.optimize import brentq  # half a second that continuous actions do not need
+
     high = 1.0
     if target <= 0.0:
         return 0.0
