@@ -122,10 +122,11 @@ def test_the_commands_write_one_picture_each_and_change_nothing_else(
             frames.append(np.asarray(animation.convert("RGB"), dtype=int))
     assert len(frames) == 4
     assert all((one != other).any() for one, other in itertools.pairwise(frames))
-    # The axes stay where they are: their edges are black in all frames, left of the colour bar's
-    dark = [np.flatnonzero((frame.sum(axis=2) < 60).mean(axis=0) > 0.6)[:2] for frame in frames]
-    assert len(dark[0]) == 2
-    assert all(np.array_equal(one, dark[0]) for one in dark)
+    # The axes stay where they are: the labels left of them are the same in all frames
+    labels = [frame[60:, :60] for frame in frames]
+    assert (labels[0].sum(axis=2) < 300).any()
+    for each in labels:
+        assert (np.abs(each - labels[0]).sum(axis=2) < 90).mean() > 0.99
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,6 @@ def test_the_commands_write_one_picture_each_and_change_nothing_else(
         (("animation", "--iteration", "3"), "--iteration for update alone"),
         (("update", "--action", "3"), "action=3"),
         (("animation", "--action", "-1"), "action=-1"),
-        (("update", "--iterations", "3"), "did you mean '--iteration'"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_in_one_line(

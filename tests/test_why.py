@@ -305,7 +305,7 @@ def test_deletion_evaluates_the_policy_without_some_lessons(
         ("why", "alone", (), "--env"),
         ("lessons", "mki", (), "MkiPolicy, which has memories and no lessons"),
         ("lessons", "ridge", ("--count", "0"), "count=0"),
-        ("lessons", "ridge", ("--delete",), "did you mean '--deletion'"),
+        ("lessons", "ridge", ("--deleton",), "did you mean '--deletion'"),
     ],
 )
 def test_what_cannot_be_said_is_refused(

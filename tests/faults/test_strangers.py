@@ -254,10 +254,7 @@ def claimed_sizes() -> dict[str, Callable[[Table, Tensors], object]]:
         "2**30 environments": entry("n_envs", 2**30),
         "memory_size 2**40": setting("memory_size", 2**40),
         "layers of 2**31": setting("critic_hidden", [2**31, 2**31]),
-        "features 2**40": lambda manifest, _: (
-            manifest["settings"].update({"features": 2**40}),
-            manifest["policy_arguments"].update({"features": 2**40}),
-        ),
+        "features 2**40": setting("features", 2**40),
         "episodes of 2**40 steps": lambda _, tensors: tensors["environments/lengths"].fill_(2**40),
     }
 
