@@ -114,7 +114,7 @@ def read_dataset(dataset: Dataset, policy: Policy) -> Logged:
     columns |= dict.fromkeys(("behaviour_means", "improved_means"), columns["means"])
     zeros = np.zeros(len(columns["states"]), np.float32)
     columns = {"rewards": zeros, **columns, "advantages": zeros}
-    return Logged(columns, "acted" if acted else "shown", "rewards" in names)
+    return Logged(columns, "acted" if acted else "shown", "rewards" in known)
 
 
 def _rows_of(table: Mapping[str, Any], number: int, policy: Policy, where: str) -> Columns:
